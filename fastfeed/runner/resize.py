@@ -15,6 +15,11 @@ from fastfeed.source import uncached
 def resize(stream: Stream, wanted: Mapping[str, int]) -> None:
     """Change the numbers of producers to those of `wanted`, by the names of the options. Raise what
     `FeedRunner.resize` raises."""
+    with stream.resizing:
+        _resize(stream, wanted)
+
+
+def _resize(stream: Stream, wanted: Mapping[str, int]) -> None:
     if stream.shares:
         raise StateError(
             "resize() of a runner made by also(): its workers are those of the first runner, which "

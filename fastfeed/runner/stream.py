@@ -3,6 +3,7 @@ workers."""
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -57,6 +58,7 @@ class Stream:
         self.feed: Feed | None = None
         self._given = source
         self._stopped = False
+        self.resizing = threading.Lock()  # one change of the producers at a time
         self._given_warnings: set[str] = set()
         self.resumed = False  # True if the first run begins in its middle
         self._finalizer: weakref.finalize[Any, Any] | None = None

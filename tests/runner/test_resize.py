@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner
+from fastfeed.core.status import FINISHED
 from fastfeed.core.worker import Worker
-from fastfeed.errors import OptionError, StateError
+from fastfeed.errors import FeedStopped, OptionError, StateError
 
 RECORDS = np.arange(90, dtype=np.int64)
 SIZES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=5)
@@ -122,22 +123,27 @@ def test_a_validation_has_the_workers_of_the_training() -> None:
             validation.resize(processes=2)
 
 
-def test_any_thread_may_resize_while_another_stops() -> None:
-    with FeedRunner(RECORDS, batch_size=10, threads=2, epochs=1000) as runner:
-        done = threading.Event()
+def test_any_threads_may_resize_while_another_reads() -> None:
+    def change() -> None:
+        for n in range(100):
+            runner.resize(threads=1 + n % 4)
 
-        def change() -> None:
-            for n in range(200):
-                runner.resize(threads=1 + n % 4)
-            done.set()
+    with FeedRunner(RECORDS, batch_size=10, threads=2) as runner:
+        threads = [threading.Thread(target=change) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            assert np.array_equal(np.concatenate([b.copy() for b in runner]), RECORDS)
+        status = runner.status()
+        assert status is not None and runner.options.threads == 4
+        assert sum(p.state != FINISHED for p in status.producers) >= 4
 
-        thread = threading.Thread(target=change)
-        thread.start()
-        for _ in runner:
-            if done.is_set():
-                break
-        thread.join()
-    assert not any(t.name.startswith("fastfeed-producer") for t in threading.enumerate())
+
+def test_a_stopped_runner_is_not_resized() -> None:
+    runner = FeedRunner(RECORDS, batch_size=10)
+    runner.stop()
+    with pytest.raises(FeedStopped):
+        runner.resize(threads=2)
 
 
 def own(worker: Worker) -> Iterator[Any]:

@@ -202,6 +202,7 @@ class ProcessProducers:
 
     def release(self) -> None:
         """Drop all descriptors; each is closed when no call uses it any more."""
+        self._channels = None
         self._receiver.close()
         self._stop.close()
         self._group.release()

@@ -38,7 +38,7 @@ def _recommended(one: Row) -> bool:
 
 def _tried(one: Row, measured: dict[str, Any]) -> float | None:
     """Return the measured gain of a recommendation that a variant applied, or None."""
-    value = str(one.get("value")).split()[0]  # "10x the steps"
+    value = str(one.get("value")).partition(" ")[0]  # "10x the steps"
     found: float | None = measured["gain"].get(f"{one.get('knob')}={value}")
     return found
 

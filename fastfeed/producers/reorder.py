@@ -98,7 +98,7 @@ class ReorderBuffer(Generic[T]):
         """Add a producer. Return the first epoch that it has to end."""
         self._producers += 1
         self._open += 1
-        return 0 if self.ordered else self.next_key
+        return self._epochs_done if self.ordered else self.next_key
 
     def leave(self, epoch: int) -> None:
         """Remove a producer, which has put all epochs before `epoch`, and no other."""

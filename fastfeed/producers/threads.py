@@ -64,7 +64,7 @@ class ThreadProducers:
             max_depth=options.prefetch or MAX_EARLY,
         )
         self._run = Producer.run if leads else run_with_low_priority
-        self._crew: list[ProducerThread] = []
+        self._producers: list[ProducerThread] = []
         self._added = 0
         self._left = StageRow()  # the counters of those that have left
         for i in range(options.threads):
@@ -86,7 +86,7 @@ class ThreadProducers:
         if self.stopped:
             return
         self._buffer.max_batches = options.prefetch or batches_ahead(options.threads)
-        stay = [one for one in self._crew if not one.outlet.retired]
+        stay = [one for one in self._producers if not one.outlet.retired]
         for one in stay[options.threads :]:
             one.outlet.retired = True
         self._forget_left()
@@ -96,9 +96,9 @@ class ThreadProducers:
 
     def _forget_left(self) -> None:
         """Keep only the counters of the threads that have left."""
-        left = [one for one in self._crew if one.outlet.retired and not one.thread.is_alive()]
+        left = [one for one in self._producers if one.outlet.retired and not one.thread.is_alive()]
         self._left = total([self._left, *(one.producer.row for one in left)])
-        self._crew = [one for one in self._crew if one not in left]
+        self._producers = [one for one in self._producers if one not in left]
 
     def _add(self, workers: Sequence[Worker], skip: int = 0) -> threading.Thread:
         outlet = ThreadOutlet(self._buffer, self._gate)
@@ -113,13 +113,13 @@ class ThreadProducers:
         name = f"fastfeed-producer-{self._added}"
         thread = threading.Thread(target=self._run, args=(producer,), name=name, daemon=True)
         self._added += 1
-        self._crew = [*self._crew, ProducerThread(thread, producer, outlet)]
+        self._producers = [*self._producers, ProducerThread(thread, producer, outlet)]
         return thread
 
     @property
     def threads(self) -> list[threading.Thread]:
         """The threads of the producers."""
-        return [one.thread for one in self._crew]
+        return [one.thread for one in self._producers]
 
     def allow(self, epochs: int, *, asked: int) -> None:
         """Allow `epochs` epochs in all to begin; the consumer waits for `asked` of them."""
@@ -168,7 +168,7 @@ class ThreadProducers:
 
     def rows(self) -> tuple[StageRow, ...]:
         """Return the counters of each producer."""
-        first, *others = (copy(one.producer.row) for one in self._crew)
+        first, *others = (copy(one.producer.row) for one in self._producers)
         return (total((self._left, first)), *others)
 
     def audit(self) -> SlotCounts:
@@ -183,7 +183,7 @@ class ThreadProducers:
         frames = sys._current_frames()
         # with its own frame in it this would be a cycle, which holds the stream
         frames.pop(threading.get_ident(), None)
-        return [_status_of(thread, made, frames=frames) for thread, made, _ in self._crew], []
+        return [_status_of(thread, made, frames=frames) for thread, made, _ in self._producers], []
 
     def stacks(self) -> str:
         """Return the Python stack of every living producer."""

@@ -299,7 +299,8 @@ class FeedRunner(FrameworkAdapters):
         workers = ("processes", "remote", "producers", "cpus_per_producer")
         if found := [name for name in workers if name in options]:
             raise OptionError(
-                f"also({found[0]}=...): the workers belong to the first runner; leave it out"
+                f"also({found[0]}=...): the workers belong to the first runner; leave the option "
+                "out"
             )
         names = (
             *workers,

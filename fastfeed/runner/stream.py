@@ -58,7 +58,7 @@ class Stream:
         self.feed: Feed | None = None
         self._given = source
         self._stopped = False
-        self.resizing = threading.Lock()  # one change of the producers at a time
+        self.resizing = threading.Lock()  # while a feed or its producers are made
         self._given_warnings: set[str] = set()
         self.resumed = False  # True if the first run begins in its middle
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -264,6 +264,7 @@ class Stream:
         self._loop_feed(replace(self._resume, per_run=self.options.epochs or 1, held=True), workers)
 
     def living_followers(self) -> list[Stream]:
+        """Return the streams whose batches these workers make, too."""
         return [follower for ref in self._followers if (follower := ref()) is not None]
 
     def _skip_to(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> bool:
@@ -321,34 +322,35 @@ class Stream:
         *,
         workers: SharedWorkers | None = None,
     ) -> Feed:
-        workers = workers or SharedWorkers()
-        options = uncached(self.options)
-        feed = Feed(
-            self._data, options, seed=self.seed, resume=resume, order=order, workers=workers
-        )
-        if "idle" not in self._given_warnings:
-            self._given_warnings.add("idle")
-            warn_of_idle_producers(self.source, self.options)
-        feed.warnings.share(self._given_warnings)
-        self.feed = feed
-        # The threads of a forgotten runner must end: they hold the feed, never the runner or this
-        # stream.
-        finalizer = Finalizer(feed)
-        self._finalizer = weakref.finalize(self, finalizer.run)
-        feed.call_on_failure(releasing(finalizer))
-        try:
-            if self._watch is None or self._watch.over:
-                self._watch = observe(self, *filter(None, [self.options.metrics_target]))
-            for follower in self.living_followers():
-                follower._start_with(workers)
-            feed.start()
-            self.refuse_stopped()
-        except BaseException:  # the next call raises the same
-            self.unwatch()
-            feed.stop(0)
-            self._forget_feed()
-            raise
-        return feed
+        with self.resizing:
+            workers = workers or SharedWorkers()
+            options = uncached(self.options)
+            feed = Feed(
+                self._data, options, seed=self.seed, resume=resume, order=order, workers=workers
+            )
+            if "idle" not in self._given_warnings:
+                self._given_warnings.add("idle")
+                warn_of_idle_producers(self.source, self.options)
+            feed.warnings.share(self._given_warnings)
+            self.feed = feed
+            # The threads of a forgotten runner must end: they hold the feed, never the runner or
+            # this stream.
+            finalizer = Finalizer(feed)
+            self._finalizer = weakref.finalize(self, finalizer.run)
+            feed.call_on_failure(releasing(finalizer))
+            try:
+                if self._watch is None or self._watch.over:
+                    self._watch = observe(self, *filter(None, [self.options.metrics_target]))
+                for follower in self.living_followers():
+                    follower._start_with(workers)
+                feed.start()
+                self.refuse_stopped()
+            except BaseException:  # the next call raises the same
+                self.unwatch()
+                feed.stop(0)
+                self._forget_feed()
+                raise
+            return feed
 
     def refuse_stopped(self) -> None:
         """Raise FeedStopped if the runner was stopped, by any thread."""

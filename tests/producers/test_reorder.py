@@ -90,6 +90,24 @@ def test_no_batch_passes_the_end_of_an_epoch_ahead_of_it(
     assert order.settled() and not order.early
 
 
+@given(st.lists(st.tuples(st.sampled_from(["end", "join", "leave"]), st.integers(0, 9))))
+def test_an_epoch_ends_with_the_last_of_those_that_are_there(
+    events: list[tuple[str, int]],
+) -> None:
+    order: ReorderBuffer[Any] = ReorderBuffer(2, ordered=False)
+    at = [0, 0]  # by producer: the epoch that it puts
+    for event, number in events:
+        one = number % len(at)
+        if event == "end":
+            order.end_epoch(at[one])
+            at[one] += 1
+        elif event == "join":
+            at.append(order.join())
+        elif len(at) > 1:
+            order.leave(at.pop(one))
+        assert order.next_key == min(at) == order.ready.count(END_OF_EPOCH)
+
+
 def test_nothing_is_settled_while_somebody_may_still_bring_something() -> None:
     order: ReorderBuffer[Any] = ReorderBuffer(2, ordered=False)
     assert not order.settled()

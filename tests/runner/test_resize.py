@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,52 +20,67 @@ from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedStopped, OptionError, StateError
 
 RECORDS = np.arange(90, dtype=np.int64)
-SIZES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=5)
+orders = pytest.mark.parametrize("order", ["kept", "any"])
+Changes = Sequence[tuple[int, int]]  # batches before, producers
+CHANGES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=5)
 
 
 def drawn(record: Any, worker: Worker) -> Any:
     return record, worker.rng.random()
 
 
-def read(runner: FeedRunner, sizes: list[tuple[int, int]] = (), knob: str = "") -> list[Any]:  # type: ignore[assignment]
+def read(runner: FeedRunner, changes: Changes = (), knob: str = "") -> list[Any]:
     """Read a run; after so many batches each, go on with so many producers."""
     got: list[Any] = []
     with runner:
         batches = iter(runner)
-        for before, size in sizes:
-            got += [leaf.copy() for _, (leaf, _) in zip(range(before), batches, strict=False)]
+        for before, size in changes:
+            got += [leaf.copy() for leaf, _ in islice(batches, before)]
             runner.resize(**{knob: size})
         got += [leaf.copy() for leaf, _ in batches]
     return got
 
 
-@pytest.mark.parametrize("order", ["kept", "any"])
-@given(sizes=SIZES)
-def test_threads_come_and_go(order: Any, sizes: list[tuple[int, int]]) -> None:
+def check(knob: str, order: str, changes: Changes) -> None:
+    """Compare a run whose producers change with one of a single thread."""
     options: dict[str, Any] = {"batch_size": 6, "transform": drawn, "seed": 1, "epochs": 3}
-    expected = np.concatenate(read(FeedRunner(RECORDS, shuffle=True, **options)))
-    runner = FeedRunner(RECORDS, shuffle=True, threads=2, order=order, **options)
-    got = np.concatenate(read(runner, sizes, "threads"))
+    options["shuffle"] = True
+    expected = np.concatenate(read(FeedRunner(RECORDS, **options)))
+    runner = FeedRunner(RECORDS, order=order, **options, **{knob: 2})
+    got = np.concatenate(read(runner, changes, knob))
     if order == "kept":
         assert np.array_equal(got, expected)
     else:
-        epochs = np.sort(got.reshape(3, -1), axis=1)
-        assert np.array_equal(epochs, np.tile(RECORDS, (3, 1)))
+        assert np.array_equal(np.sort(got.reshape(3, -1), axis=1), np.tile(RECORDS, (3, 1)))
 
 
-@pytest.mark.parametrize("order", ["kept", "any"])
+@orders
+@given(changes=CHANGES)
+def test_threads_come_and_go(order: str, changes: Changes) -> None:
+    check("threads", order, changes)
+
+
+@orders
 @settings(max_examples=8)
-@given(sizes=SIZES)
-def test_processes_come_and_go(order: Any, sizes: list[tuple[int, int]]) -> None:
-    options: dict[str, Any] = {"batch_size": 6, "transform": drawn, "seed": 1, "epochs": 3}
-    expected = np.concatenate(read(FeedRunner(RECORDS, shuffle=True, **options)))
-    runner = FeedRunner(RECORDS, shuffle=True, processes=2, order=order, **options)
-    got = np.concatenate(read(runner, sizes, "processes"))
-    if order == "kept":
-        assert np.array_equal(got, expected)
-    else:
-        epochs = np.sort(got.reshape(3, -1), axis=1)
-        assert np.array_equal(epochs, np.tile(RECORDS, (3, 1)))
+@given(changes=CHANGES)
+def test_processes_come_and_go(order: str, changes: Changes) -> None:
+    check("processes", order, changes)
+
+
+@pytest.mark.parametrize("knob", ["threads", "processes"])
+def test_those_that_are_too_many_end(knob: str) -> None:
+    options: dict[str, Any] = {"batch_size": 10, knob: 4}
+    with FeedRunner(RECORDS, **options) as runner:
+        list(runner)
+        runner.resize(**{knob: 1})
+        for _ in range(1000):  # each runs into what the others have left
+            list(runner)
+            status = runner.status()
+            assert status is not None
+            left = [p for p in status.producers if p.state != FINISHED]
+            if len(left) == 1:
+                break
+        assert len(left) == 1
 
 
 def test_an_iterator_is_read_on_by_others() -> None:

@@ -217,13 +217,12 @@ class Dispatcher(ServingThread):
     def _answer(self, worker: int, wanted: int) -> bool:
         """Send items, or the end. Return False if there is nothing to send yet."""
         items, inherits = self._inherited(worker, wanted)
-        with self._lock:
-            retired = worker in self._retired
+        retired = worker in self._retired and not inherits
         if not (inherits or retired):
             items = self._next_items(worker, wanted)
         with self._lock:
             work = self._workers.get(worker)
-            complete = self._complete or (retired and not inherits)
+            complete = self._complete or retired
         if work is None:
             return True
         if items:

@@ -94,7 +94,6 @@ class ProcessProducers:
     def resize(self, options: FeedOptions) -> None:
         """Change how many workers there are, for this feed, which leads, and those that share
         them."""
-        self._options = options
         self._shared.resize(options.processes, options.remote_producers)
 
     def change_workers(self, processes: int, remote: int) -> Sequence[WorkerHandle]:

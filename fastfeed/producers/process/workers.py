@@ -85,8 +85,8 @@ class WorkerGroup:
         # By index: the first of a worker's producers, and True for a remote one.
         self._places: list[tuple[int, bool]] = []
         self._vacant: list[int] = []  # indices of workers that have left
-        # Counters of workers that have died.
-        self._retired: list[StageRow] = []
+        # By producer: counters of workers that have died or left.
+        self._past_rows: list[StageRow] = []
         self._failures = FailureCounter()
         self._oom_kills = oom_kills() or 0
 
@@ -116,9 +116,9 @@ class WorkerGroup:
         ]
 
     def _new_place(self, remote: bool) -> int:
-        self._places.append((len(self._retired), remote))
+        self._places.append((len(self._past_rows), remote))
         threads = 1 if remote else self._options.threads
-        self._retired += [StageRow() for _ in range(threads)]
+        self._past_rows += [StageRow() for _ in range(threads)]
         return len(self._places) - 1
 
     def add(
@@ -128,7 +128,7 @@ class WorkerGroup:
         options = self._options
         passed = self._plan.passed
         first, remote = self._places[index]
-        producers = max(len(self._retired), options.parallel)
+        producers = len(self._past_rows)
         skip = skip or tuple((0, items) for items in (*passed, *(0,) * (producers - len(passed))))
         share = share_of_worker(
             options, remote=remote, dispatched=self._dispatched, reorders=self._reorders
@@ -282,7 +282,7 @@ class WorkerGroup:
 
     def rows(self) -> tuple[StageRow, ...]:
         """Return the counters of each producer."""
-        rows = list(self._retired)
+        rows = list(self._past_rows)
         for handle in list(self.handles.values()):
             for thread in range(handle.task.threads):
                 producer = handle.task.producer(thread)
@@ -333,8 +333,8 @@ class WorkerGroup:
         del self.handles[handle.task.number]
         for thread in range(handle.task.threads):
             producer = handle.task.producer(thread)
-            self._retired[producer] = stats.total(
-                (self._retired[producer], handle.page.row(thread))
+            self._past_rows[producer] = stats.total(
+                (self._past_rows[producer], handle.page.row(thread))
             )
 
 

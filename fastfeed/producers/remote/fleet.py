@@ -46,7 +46,7 @@ class RemoteFleet(ServingThread):
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
         self._added: deque[Sequence[WorkerHandle]] = deque()  # put in by any thread
         self._stopping = False
-        self._lendable = 0
+        self._store_nbytes = 0  # of the object store, for batches that the training holds
         self._lost_at_s: dict[str | None, float] = {}  # by node
         self._cluster: RayCluster | None = None
         self._sources: dict[int, tuple[Shipment, Any]] = {}
@@ -58,8 +58,9 @@ class RemoteFleet(ServingThread):
         assert self._options.remote is not None
         self._cluster = RayCluster(self._options.remote)
         self._cluster.refuse_too_small(self._options.cpus_per_producer)
-        store = min(self._options.memory_nbytes, int(STORE_SHARE * self._cluster.store_nbytes()))
-        self._lendable = store // self._options.workers
+        self._store_nbytes = min(
+            self._options.memory_nbytes, int(STORE_SHARE * self._cluster.store_nbytes())
+        )
 
     def start(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
         """Start an actor for each group of handles."""
@@ -86,6 +87,7 @@ class RemoteFleet(ServingThread):
     def _launch(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
         assert self._cluster is not None
         waiting = list(groups)
+        workers = self._options.processes + len(self._alive) + len(waiting)
         cpus, job = self._options.cpus_per_producer, self._cluster.job_of(self._options)
         nodes = self._choose(len(waiting)) if waiting else []
         for handles, node in zip(waiting, nodes, strict=True):
@@ -95,9 +97,8 @@ class RemoteFleet(ServingThread):
                 given=shipments,
                 place=ActorPlace(cpus, node, job and f"{job}-{handles[0].task.index}"),
             )
-            process = RemoteProcess(
-                handles, actor, ended=self._note_end, lendable=self._lendable // len(handles)
-            )
+            lendable = self._store_nbytes // workers // len(handles)
+            process = RemoteProcess(handles, actor, ended=self._note_end, lendable=lendable)
             process.node = node
             self._alive.append(process)
 
@@ -160,8 +161,11 @@ class RemoteFleet(ServingThread):
                 # Ray would try for 10 s or more to take what it has put from the lost node.
                 self._sources.clear()
             self._launch(self._events.exited(process.handles, status))
-        while self._added and not self._stopping:
-            self._launch([self._added.popleft()])
+        if self._added and not self._stopping:
+            added = list(self._added)  # together, so that they spread over the nodes
+            self._launch(added)
+            for _ in added:
+                self._added.popleft()
         for process in self._alive:
             process.look()
         self._report_unplaced()

@@ -95,6 +95,7 @@ class Task:
     # producers in one task: `busy` is that of one of them, seconds are those of all
     producers: int = 1
     sampled: bool = True  # False: its stacks could not be read
+    computes: bool = False  # native threads that run compiled programs, and nothing else
     # of a remote producer: HERE, or the node on which it runs
     node: str = ""
 
@@ -123,7 +124,8 @@ class LoopPart:
 
     `kind`: "input" (the source of the step's input), "step" or "host" (the rest of the loop).
     `busy`, `copying` and `pickling`: what the thread did meanwhile, as in Task. `inner`: the
-    innermost place of the user's below it.
+    innermost place of the user's below it. `computing`: the share of its time in which threads of
+    compiled programs had work.
     """
 
     kind: str
@@ -133,6 +135,7 @@ class LoopPart:
     copying: float = 0.0
     pickling: float = 0.0
     inner: Place | None = None
+    computing: float = 0.0
 
     def share_in(self, *states: str) -> float:
         """Return the share of the loop's time that this part spends in these states."""
@@ -203,6 +206,13 @@ class Evidence:
     def tasks_of(self, role: str) -> list[Task]:
         """Return the tasks with a role."""
         return [task for task in self.tasks if task.role == role]
+
+    @property
+    def computing(self) -> float:
+        """Share of the time in which an accelerator, or threads of compiled programs, are known to
+        compute."""
+        pools = [task.share(NATIVE) for task in self.tasks if task.computes]
+        return max([0.0, *pools, *(gpu.busy for gpu in self.machine.gpus)])
 
     def parts_of(self, kind: str) -> list[LoopPart]:
         """Return the parts of the loop of a kind."""

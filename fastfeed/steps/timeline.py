@@ -79,6 +79,7 @@ class Loop:
     steps: list[Step] = field(default_factory=list)
     leaves: tuple[Leaf, ...] = ()  # of a batch
     trims: bool = False
+    trains: bool = True  # False: its steps are known to update no variable, as an evaluation
     note: str = ""  # a remark for the reader of a report
     status: Callable[[], str] | None = None  # a remark that is computed when the report is made
     producers: Callable[[], list[ProducerStatus]] | None = None  # that the loop's loader names

@@ -50,6 +50,8 @@ class HookLog(StepLog):
         # threads whose input comes from other threads or processes
         self.elsewhere: set[int] = set()
         self.ours: set[int] = set()  # threads of the diagnosis itself
+        # native threads, by their kernel ids, that only run compiled programs
+        self.computing: set[int] = set()
         # Number of experiments that are worthwhile although the loop does not wait: producers may
         # hold the interpreter lock, or take the cores.
         self.contended: Callable[[], int] = lambda: 0

@@ -23,6 +23,7 @@ HOOKS = (
     "session",
     "tfdata",
     "keras_fit",
+    "jax",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ DEQUEUE_OPS = {"QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2"}
 ENQUEUE_OPS = {"QueueEnqueueV2", "QueueEnqueueManyV2"}
 CLOSE_OPS = {"QueueCloseV2"}
 ITERATOR_OPS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")  # beginnings of names
+# Operations that change a variable, such as those of optimisers and of moving averages.
+UPDATE_OPS = re.compile(r"^(Resource)?(Sparse)?(Apply|Scatter)|^Assign")
 MAX_NAMES = 3  # fetches in the name of a plan
 
 
@@ -31,8 +34,8 @@ class QueueFlow(NamedTuple):
 class RunPlan:
     """Operations of a run on queues and iterators.
 
-    `waits`: names of the operations that may wait for input, those on queues included. `held` keeps
-    the objects alive whose ids are the key of the plan.
+    `waits`: names of the operations that may wait for input, those on queues included. `updates`:
+    the run changes variables. `held` keeps the objects alive whose ids are the key of the plan.
     """
 
     name: str
@@ -41,6 +44,7 @@ class RunPlan:
     closes: tuple[Any, ...]
     iterates: bool
     waits: frozenset[str]
+    updates: bool
     held: Any
 
 
@@ -71,7 +75,7 @@ def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> RunPlan:
     own = fetches["caller"] if is_monitored(fetches) else fetches
     leaves = list(_flat(fetches))
     fed = [element for element in (_element(graph, one) for one in feeds) if element is not None]
-    takes, puts, closes, waits, iterates = [], [], [], set(), False
+    takes, puts, closes, waits, iterates, updates = [], [], [], set(), False, False
     for op in _ancestors([_operation(graph, leaf) for leaf in leaves], {one.name for one in fed}):
         if op.type in DEQUEUE_OPS:
             takes.append(QueueFlow(_queue(op), _elements_taken(op)))
@@ -81,12 +85,12 @@ def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> RunPlan:
             closes.append(_queue(op))
         if op.type in DEQUEUE_OPS or op.type.startswith(ITERATOR_OPS):
             waits.add(op.name)
+        updates = updates or UPDATE_OPS.search(op.type) is not None
         iterates = iterates or op.type.startswith(ITERATOR_OPS)
     names = [getattr(_element(graph, leaf), "name", "") for leaf in _flat(own)]
     name = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
-    return RunPlan(
-        name, tuple(takes), tuple(puts), tuple(closes), iterates, frozenset(waits), (fetches, fed)
-    )
+    moves = tuple(takes), tuple(puts), tuple(closes)
+    return RunPlan(name, *moves, iterates, frozenset(waits), updates, (fetches, fed))
 
 
 def elements_put(flow: QueueFlow, feeds: Mapping[Any, Any] | None) -> int | None:

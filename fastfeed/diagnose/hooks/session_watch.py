@@ -298,5 +298,6 @@ def _new_loop(plan: RunPlan, feeds: Mapping[Any, Any] | None, *, thread: int) ->
         where=site_of(sys._getframe(1)),
         buffer=buffer,
         leaves=fed_leaves(feeds) if feeds else (),
+        trains=plan.updates or bool(plan.waits),
         note="; ".join(filter(None, notes)),
     )

@@ -275,7 +275,9 @@ def epoch_gap(case: Case, first: bool) -> list[Recommendation]:
 def pause(case: Case, first: bool) -> list[Recommendation]:
     """Return rarer pauses."""
     names = ", ".join(sorted({name for _, _, name in case.ledger.pauses if name}))
-    change = f"do it less often, or beside the training: {names or 'the work between steps'}"
+    each = len(case.ledger.pauses) > len(case.ledger) / 2 and case.loop_kind == "session"
+    more = "in the run of the step (run([train_op, loss, ...]))" if each else "beside the training"
+    change = f"do it less often, or {more}: {names or 'the work between steps'}"
     return [case.recommend(change, ("every", "10x the steps"), knobs.pauses(TENTH))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ BETWEEN_EPOCHS = "work between epochs"
 MAX_INPUT_SHARE = 0.95  # share of the time: with more input the rest says nothing
 OUTLIER_RATIO = 5.0  # a step of this multiple of the median, and
 OUTLIER_S = 0.03  # of this many seconds above it, contains a pause
-USUAL_SHARE = 0.3  # share of the steps: marks of more steps are typical of the loop, not pauses
+NO_STEP = ("evaluation", "checkpoint")  # kinds that are pauses however often they come
+USUAL_SHARE = 0.3  # share of the steps: other marks of more steps are typical of the loop
 MAX_RARE_SHARE = 0.1  # the same for outliers
 MAX_REGULAR_SHARE = 1 / 3  # the same for outliers at every n-th step
 MIN_EQUAL_INTERVALS = 5  # equal intervals that are no coincidence
@@ -72,9 +74,24 @@ def ledger_of(evidence: Evidence) -> Ledger:
     pause = in_body + in_gap + body_out + gap_out
     wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
     converted = _converted(evidence, body, period=period, waited=float((wait + start).sum()))
-    return Ledger(
-        begin, period, wait, start, converted, body - converted, host, pause, _joined(named)
-    )
+    found = (begin, period, wait, start, converted, body - converted, host, pause, _joined(named))
+    return _while_computing(Ledger(*found), evidence)
+
+
+def _while_computing(ledger: Ledger, evidence: Evidence) -> Ledger:
+    """Return the ledger without the starvation in which steps are still computed.
+
+    A loop that only enqueues its steps makes input, or waits for it, meanwhile: no other step could
+    have run then.
+    """
+    inputs = evidence.parts_of("input")
+    made = sum(part.share for part in inputs)
+    together = sum(part.share * part.computing for part in inputs) / made if made else 0.0
+    left = min(1 - together, (1 - evidence.computing) / max(1e-9, ledger.starvation), 1.0)
+    parts = ledger.wait, ledger.start, ledger.converted
+    wait, start, converted = (max(0.0, left) * one for one in parts)
+    inside = ledger.inside + ledger.starved - wait - start - converted
+    return replace(ledger, wait=wait, start=start, converted=converted, inside=inside)
 
 
 def _joined(pauses: Sequence[Pause]) -> tuple[Pause, ...]:
@@ -172,7 +189,8 @@ def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mar
     marks = [mark for mark in marks if begin[0] <= mark.start_s <= end[-1]]
     counts: dict[str, int] = {}
     for mark in marks:
-        counts[mark.label or mark.kind] = counts.get(mark.label or mark.kind, 0) + 1
+        if mark.kind not in NO_STEP:
+            counts[mark.label or mark.kind] = counts.get(mark.label or mark.kind, 0) + 1
     names = {name for name, count in counts.items() if count > USUAL_SHARE * len(begin)}
     usual = [mark for mark in marks if (mark.label or mark.kind) in names]
     return [mark for mark in marks if (mark.label or mark.kind) not in names], usual

@@ -33,7 +33,7 @@ def host_share(evidence: Evidence, ledger: Ledger) -> float:
     inside, host = ledger.share(ledger.inside), ledger.share(ledger.host)
     found = max(between_steps(evidence, ledger), _mostly_calls(evidence, ledger))
     if trainer is None or not trainer.busy:
-        return min(found, host + inside)
+        return min(found, host + inside, 1.0 - evidence.computing)
     own, native, pools = _work_beside_input(evidence, ledger, trainer=trainer)
     awake = max(0.0, inside - trainer.share(SLEEP))  # a simulated accelerator sleeps
     if own > native + pools and own >= MOST * awake:
@@ -45,7 +45,8 @@ def host_share(evidence: Evidence, ledger: Ledger) -> float:
     many = place_diversity(trainer) >= (MANY_PLACES if short else 2 * MANY_PLACES)
     if eager and many and pools < IDLE_POOLS * (own + native) and own + native >= MOST * awake:
         found = max(found, own + native)
-    return min(1.0 - ledger.starvation, found)
+    # what the host does while the last step is still computed delays nothing
+    return min(1.0 - max(ledger.starvation, evidence.computing), found)
 
 
 def _work_beside_input(

@@ -162,7 +162,9 @@ class Observed:
 def feed_of(observed: Observed) -> FeedModel:
     """Return the feed with costs and producers as observed."""
     evidence, ledger, producers = observed.evidence, observed.ledger, observed.beside
-    if producers is not None and producers.kind == "native" and ledger.starvation < INPUT_BOUND:
+    told_apart = any(task.computes for task in evidence.tasks)
+    native = producers is not None and producers.kind == "native"
+    if native and not told_apart and ledger.starvation < INPUT_BOUND:
         # what the framework's threads compute is the step
         observed, producers = replace(observed, producers=None), None
     count = producers.count if producers is not None else 0
@@ -276,7 +278,7 @@ def _work_of_step(observed: Observed) -> tuple[float, float, float]:
     evidence, producers, steps = observed.evidence, observed.producers, len(observed.ledger)
     trainer, kind = evidence.trainer, producers.kind if producers is not None else ""
     roles = (TRAINER,) if kind == "native" else (TRAINER, FRAMEWORK)
-    tasks = [task for task in evidence.tasks if task.role in roles]
+    tasks = [task for task in evidence.tasks if task.role in roles or task.computes]
     cpu_s = sum(task.cpu_s for task in tasks)
     if producers is not None and kind == "trainer":
         cpu_s -= producers.cpu_s

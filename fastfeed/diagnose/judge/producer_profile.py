@@ -191,7 +191,7 @@ def _within(tasks: list[Task], place: Place) -> float:
 
 def _of_framework(evidence: Evidence) -> ProducerProfile | None:
     """Return the profile of the framework's threads: only their CPU time is known."""
-    tasks = evidence.tasks_of(FRAMEWORK)
+    tasks = [task for task in evidence.tasks_of(FRAMEWORK) if not task.computes]
     cpu_s = sum(task.cpu_s for task in tasks)
     if not tasks or evidence.seconds <= 0 or cpu_s < MIN_NATIVE_CORES * evidence.seconds:
         return None

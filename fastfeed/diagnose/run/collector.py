@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
@@ -20,7 +22,7 @@ from fastfeed.diagnose.sample.slices import INPUT_KIND
 from fastfeed.probes.lock import CONTENDED_S
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.native_pools import pools_of
-from fastfeed.steps.timeline import Loop, Step, Timeline
+from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
 LOOP_SEARCH_S = 1.0
 LONG_CALL_S = 1.0  # an iteration that takes longer and fetches no batch is no single step
@@ -47,7 +49,7 @@ class EvidenceCollector:
     def watch(self, log: HookLog) -> None:
         """Start sampling before the script starts."""
         self._log = log
-        self._sampler.observe(ours=log.ours, deaths=log.deaths)
+        self._sampler.observe(ours=log.ours, deaths=log.deaths, computing=log.computing)
         log.contended = self._contended
         self._sampler.start()
         self._sampler.begin(asking=False)
@@ -117,9 +119,13 @@ class EvidenceCollector:
         tasks = sampler.tasks(parts, steps=known)
         if loop is not None and loop.producers is not None:
             tasks = with_remote(tasks, loop.producers())
+        calls, evaluations = loops_beside(loop, request.timeline, parts=parts)
+        marks = list(request.timeline.marks)
+        for one in evaluations:
+            marks += [Mark("evaluation", s.begin_s, s.end_s, one.name) for s in list(one.steps)]
         return Evidence(
             loop=_with_notes(loop, parts, trims=request.timeline.trims),
-            marks=tuple(sorted(request.timeline.marks, key=lambda mark: mark.start_s)),
+            marks=tuple(sorted(marks, key=lambda mark: mark.start_s)),
             tasks=tasks,
             machine=sampler.machine(),
             start_s=request.start_s,
@@ -132,7 +138,7 @@ class EvidenceCollector:
             overhead_s=sampler.overhead_s,
             first_batch_s=first.begin_s + first.wait_s - request.begin_s if first else None,
             warmup_s=request.warmup_s,
-            beside=calls_beside(loop, request.timeline, start_s=request.start_s),
+            beside=steps_beside(calls, start_s=request.start_s),
             threads=max(1, sum(task.role == PRODUCER for task in tasks)),
             waiting_now_s=request.waiting_now_s,
             hint=sampler.mark_hint() if loop is None or len(loop.steps) < MIN_STEPS else None,
@@ -157,14 +163,27 @@ def _with_notes(loop: Loop | None, parts: tuple[LoopPart, ...], *, trims: bool) 
     return replace(loop, note=note, status=None, producers=None, trims=trims)
 
 
-def calls_beside(loop: Loop | None, timeline: Timeline, *, start_s: float) -> tuple[Step, ...]:
-    """Return the calls that the loop's thread makes beside the loop's steps.
+def loops_beside(
+    loop: Loop | None, timeline: Timeline, *, parts: Iterable[LoopPart] = ()
+) -> tuple[list[Loop], list[Loop]]:
+    """Return the calls that the loop's thread makes beside the loop's steps, and evaluations.
 
-    Examples: the generator of a GAN, or the run that fetches a batch for the run that trains.
+    Examples: the generator of a GAN, or the run that fetches a batch for the run that trains. A
+    call that updates no variable is an evaluation, unless it is a source of the step's input, as
+    the action of an agent.
     """
     if loop is None or loop.kind not in CALL_KINDS:
-        return ()
+        return [], []
     others = [one for one in list(timeline.loops.values()) if one is not loop]
     others = [one for one in others if one.kind in CALL_KINDS and one.thread == loop.thread]
-    steps = [step for one in others for step in list(one.steps)]
+    inputs = [part for part in parts if part.kind == INPUT_KIND]
+    places = [place for part in inputs for place in (part.place, part.inner) if place is not None]
+    lines = {f"{os.path.basename(place.file)}:{place.line}" for place in places}
+    calls = [one for one in others if one.trains or not loop.trains or one.where in lines]
+    return calls, [one for one in others if one not in calls]
+
+
+def steps_beside(calls: Iterable[Loop], *, start_s: float) -> tuple[Step, ...]:
+    """Return the steps of these loops since then, in order."""
+    steps = (step for one in calls for step in list(one.steps))
     return tuple(sorted(step for step in steps if step.begin_s >= start_s))

@@ -151,10 +151,12 @@ class Lifecycle:
     def choose_loop(self, now_s: float) -> Loop | None:
         """Return the running loop that takes most of the time.
 
-        A loop of the script's main thread is preferred if it takes a quarter of that time.
+        One that trains comes before evaluations, and a loop of the script's main thread is
+        preferred if it takes a quarter of that time.
         """
         loops = [one for one in list(self._log.timeline.loops.values()) if len(one.steps) > 1]
         loops = [loop for loop in loops if id(loop) not in self._log.nested] or loops
+        loops = [loop for loop in loops if loop.trains] or loops
         own = self.loop
         alive = [
             one for one in loops if one is own or _idle_s(one, now_s) < LOOP_TIMEOUT_S

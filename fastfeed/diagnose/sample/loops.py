@@ -56,11 +56,15 @@ class LoopActivity(NamedTuple):
 
 
 class LocatedLoop(NamedTuple):
-    """Loop in the source: its function, its syntax tree, and its statements with their kinds."""
+    """Loop in the source: its function, its syntax tree, and its statements with their kinds.
+
+    `known`: a line of it, and the kind of whatever else happens there.
+    """
 
     code: CodeType
     node: slices.LoopNode
     kinds: Sequence[tuple[Statement, str]]
+    known: tuple[int, str] = (0, HOST)
 
     def classify(self, position: LoopPosition) -> tuple[Statement, str] | None:
         """Return the innermost statement at a position with its kind, or None outside of all.
@@ -74,6 +78,14 @@ class LocatedLoop(NamedTuple):
         if kind == STEP and position.callee in one.inner and not slices.is_step(position.callee):
             kind = INPUT_KIND
         return one, kind
+
+    def part_of(self, position: LoopPosition | None) -> tuple[str, int] | None:
+        """Return the kind and the first line of the statement at a position, or None."""
+        found = self.classify(position) if position is not None else None
+        if found is None:
+            return None
+        (one, kind), (line, known) = found, self.known
+        return (known if kind == HOST and one.first <= line <= one.last else kind), one.first
 
     @property
     def lines(self) -> range:
@@ -108,26 +120,29 @@ def loop_parts(
         place = found.place(context.places)
         return (), [f"parts of the loop: {place} has no call that looks like a training step"]
     file, _, line = (where or "").rpartition(":")
-    here = int(line) if line.isdigit() and found.code.co_filename.endswith(file) else None
+    if line.isdigit() and found.code.co_filename.endswith(file):
+        found = found._replace(known=(int(line), INPUT_KIND if fetches else STEP))
     groups: dict[tuple[str, int], dict[LoopActivity, float]] = defaultdict(dict)
     for activity, weight in activity_weights(samples, found, context=context).items():
-        known = found.classify(activity.position)
-        if known is not None:
-            one, kind = known
-            if kind == HOST and here is not None and one.first <= here <= one.last:
-                kind = INPUT_KIND if fetches else STEP  # whatever else happens on the line
-            groups[kind, one.first][activity] = weight
+        key = found.part_of(activity.position)
+        if key is not None:
+            groups[key][activity] = weight
     total = sum(sum(activities.values()) for activities in groups.values())
     # The thread may do something else for a part of the time, such as an evaluation.
-    inside = sum(position_of(s, found.code, context=context) is not None for s in samples)
-    scale = inside / len(samples) / total if total else 0.0
+    positions = [position_of(sample, found.code, context=context) for sample in samples]
+    scale = sum(map(bool, positions)) / len(samples) / total if total else 0.0
+    computing: dict[tuple[str, int] | None, list[bool]] = defaultdict(list)
+    for position, sample in zip(positions, samples, strict=True):
+        computing[found.part_of(position)].append(sample.computing)
     parts = []
-    for (kind, first), activities in groups.items():
+    for key, activities in groups.items():
         if not any(activities.values()):  # of the samples that py-spy's replace
             continue
-        place = found.place(context.places, first)
-        part = _part(kind, place, activities=activities, context=context)
-        parts.append(replace(part, share=part.share * scale))
+        place = found.place(context.places, key[1])
+        part = _part(key[0], place, activities=activities, context=context)
+        seen = computing[key]
+        together = sum(seen) / max(1, len(seen))
+        parts.append(replace(part, share=part.share * scale, computing=together))
     return tuple(sorted(parts, key=lambda part: -part.share)), []
 
 

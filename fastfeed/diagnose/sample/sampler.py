@@ -93,13 +93,19 @@ class Sampler:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def observe(self, *, ours: Set[int], deaths: Mapping[int, tuple[str, str]]) -> None:
-        """Set live views of the threads that belong to the diagnosis, by ident, and of deaths.
-
-        `deaths`: see AttributionContext.
+    def observe(
+        self,
+        *,
+        ours: Set[int],
+        deaths: Mapping[int, tuple[str, str]],
+        computing: Set[int] = frozenset(),
+    ) -> None:
+        """Set live views of the threads that belong to the diagnosis, by ident, of deaths, and of
+        the threads that only run compiled programs: see AttributionContext.
         """
         self._ours = ours
         self._deaths = deaths
+        self._threads.computing = computing
 
     def start(self) -> None:
         """Start sampling."""
@@ -301,8 +307,11 @@ class Sampler:
             native_s = used.cpu_s - log.wall_s * held
             queued_share = used.queued_s / (max(native_s, 0.0) + used.queued_s + 1e-9)
         counts = threads.samples, threads.late, threads.blind
+        computed = threads.computed / max(threads.samples, 1)
         return AttributionContext(
-            self.loop, *counts, holders, self._places, tid, queued_share, self._deaths
+            *(self.loop, *counts, holders, self._places, tid, queued_share, self._deaths),
+            computing=threads.computing,
+            computed=computed,
         )
 
     def _refresh(self, *, fully: bool = True) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from fastfeed.diagnose import evidence as ev
@@ -49,8 +49,10 @@ class AttributionContext:
     `loop`: the ident of the loop's thread, `loop_tid` its tid. `samples`: all samples; in `late`
     ones the interpreter lock was held, and `blind` ones are inconclusive. `holders`: py-spy's
     samples of the lock's holder. `deaths`: name and traceback of threads that ended with an
-    exception, by tid. `queued_share`: of the time of the loop's thread on a core without the
-    interpreter lock, or ready for a core, the share (0 to 1) in which it waits for a core.
+    exception, by tid. `computing`: native threads, by tid, that only run compiled programs, and
+    `computed`: the share of the samples in which one of them had work. `queued_share`: of the time
+    of the loop's thread on a core without the interpreter lock, or ready for a core, the share (0
+    to 1) in which it waits for a core.
     """
 
     loop: int
@@ -62,6 +64,8 @@ class AttributionContext:
     loop_tid: int = 0
     queued_share: float = 0.0
     deaths: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    computing: Set[int] = frozenset()
+    computed: float = 0.0
     _calls: dict[Spot, str] = field(default_factory=dict)
 
     def called(self, spot: Spot) -> str:
@@ -138,7 +142,7 @@ def thread_tasks(logs: Iterable[ThreadLog], context: AttributionContext) -> list
     """Return one task for each thread with Python frames.
 
     Threads that Python did not start are one task if they ran the user's code; otherwise they
-    belong to the native pools, which are one task, too.
+    belong to the native pools, which are one task, too; those of compiled programs another one.
     """
     every = [log for log in logs if log.wall_s > 0]
     python = [log for log in every if log.samples]
@@ -163,7 +167,10 @@ def thread_tasks(logs: Iterable[ThreadLog], context: AttributionContext) -> list
             ev.CALLED_BACK if "tensorflow" in sys.modules else "threads that Python did not start"
         )
         found.append(_merged_task(foreign, context, name=name))
-    return found + ([pool_task(native)] if native else [])
+    computing = [log for log in native if log.tid in context.computing]
+    pool = [log for log in native if log not in computing]
+    found += [pool_task(pool)] if pool else []
+    return found + ([computing_task(computing, context)] if computing else [])
 
 
 def _runs_user_code(log: ThreadLog, context: AttributionContext) -> bool:
@@ -277,6 +284,13 @@ def stack_weights(
         stack: max(round(weight), 1) for stack, weight in weights.items() if stack and weight >= 0.5
     }
     return kept, work[callee.COPYING] / (total or 1), work[callee.PICKLING] / (total or 1)
+
+
+def computing_task(logs: Sequence[ThreadLog], context: AttributionContext) -> Task:
+    """Return the threads of compiled programs as one task: it works while any of them does."""
+    busy = {ev.NATIVE: context.computed, ev.EMPTY: 1 - context.computed}
+    task = replace(pool_task(logs), name="threads of compiled programs", computes=True)
+    return replace(task, busy={state: share for state, share in busy.items() if share > 0})
 
 
 def pool_task(logs: Sequence[ThreadLog]) -> Task:

@@ -6,7 +6,7 @@ import _thread
 import os
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from types import FrameType
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ class Sample(NamedTuple):
 
     `stack`: the innermost spot first. `late`: the sampler got the interpreter lock too late.
     `holder`: the thread probably held the interpreter lock until the sampler asked for it.
+    `computing`, of the loop's thread: threads of compiled programs had work meanwhile.
     """
 
     stack: ThreadStack
@@ -49,6 +50,7 @@ class Sample(NamedTuple):
     disk: bool
     late: bool
     holder: bool = False
+    computing: bool = False
 
 
 class ThreadLog:
@@ -159,7 +161,9 @@ class Threads:
         self.loop = 0  # ident of the loop's thread
         self.logs: dict[int, ThreadLog] = {}
         self.ours: set[int] = {0}  # tids of the diagnosis
+        self.computing: Set[int] = frozenset()  # tids that only run compiled programs
         self.samples = self.late = self.blind = 0
+        self.computed = 0  # samples in which one of those had work
         # of the loop's thread: time and sample
         self.trace: deque[tuple[float, Sample]] = deque(maxlen=TRACE_LENGTH)
         # of the script's module, at the samples of the trace
@@ -180,7 +184,7 @@ class Threads:
             self.logs.pop(tid)
         for log in self.logs.values():
             log.begin()
-        self.samples = self.late = self.blind = 0
+        self.samples = self.late = self.blind = self.computed = 0
         self.trace.clear()
         self.integers.clear()
 
@@ -211,6 +215,8 @@ class Threads:
         self.samples += times
         self.late += late * times
         self.blind += (not late and queued_s > lock.LATE_S) * times
+        computes = self._computes()
+        self.computed += computes * times
         # All stacks come first: every file read releases the interpreter lock, and the threads that
         # wait for it run on.
         frames = sys._current_frames()
@@ -229,7 +235,7 @@ class Threads:
         for log, sample, _ in observed:
             log.add(sample, range(self.samples - times, self.samples))
             if log.ident == self.loop:
-                self.trace.extend([(now_s, sample)] * times)
+                self.trace.extend([(now_s, sample._replace(computing=computes))] * times)
                 self.integers.extend([integers] * times)
 
     def _mark_holder(
@@ -273,6 +279,13 @@ class Threads:
         if frame.f_lasti != stack[0][1]:
             return ObservedThread(log, Sample(stack, procfs.RUNNING, "", False, late), True)
         return ObservedThread(log, Sample(stack, call, target, disk, late), call == "futex")
+
+    def _computes(self) -> bool:
+        """Return True if a thread of compiled programs is on a core, or ready for one."""
+        logs = (self.logs.get(tid) for tid in self.computing)
+        used = (log for log in logs if log is not None and log.used().cpu_s)
+        stats = (log.files.read("stat", self._reader) for log in used)
+        return any(procfs.state_char(stat) == "R" for stat in stats)
 
     def _target(self, fd: int) -> str:
         if fd not in self._targets:

@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from fastfeed.diagnose.evidence import NATIVE, PYTHON
+from fastfeed.diagnose.evidence import NATIVE, PYTHON, LoopPart
 from fastfeed.diagnose.judge.entries import BETWEEN_EPOCHS, ledger_of
 from fastfeed.diagnose.judge.judgement import judge
-from fastfeed.diagnose.run.collector import EvidenceCollector, calls_beside
+from fastfeed.diagnose.run.collector import EvidenceCollector, loops_beside, steps_beside
 from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
-from fastfeed.steps.timeline import (
-    Loop,
-    Mark,
-    Step,
-    Timeline,
-)
+from fastfeed.probes.places import Place
+from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 from tests.diagnose.evidences import evidence, loop_of, trainer
 
 STEPS = 200
@@ -35,10 +31,16 @@ def timeline(*, wait_ms: float = 0.0) -> tuple[Timeline, Loop]:
     return seen, loop
 
 
+def beside_of(loop: Loop | None, seen: Timeline, *, start_s: float = 0.0) -> tuple[Step, ...]:
+    calls, evaluations = loops_beside(loop, seen)
+    assert not evaluations
+    return steps_beside(calls, start_s=start_s)
+
+
 def test_what_is_called_beside_a_step_is_a_part_of_it() -> None:
     seen, loop = timeline()
     busy = trainer({NATIVE: 0.95, PYTHON: 0.05})
-    found = judge(evidence(loop, [busy], beside=calls_beside(loop, seen, start_s=0.0)))
+    found = judge(evidence(loop, [busy], beside=beside_of(loop, seen)))
     assert found.figures is not None
     assert (found.verdict, found.figures.starvation) == ("step.bound", 0.0)
     assert found.figures.step_s == pytest.approx(0.04)
@@ -46,16 +48,41 @@ def test_what_is_called_beside_a_step_is_a_part_of_it() -> None:
 
 def test_what_such_a_call_waits_is_waiting() -> None:
     seen, loop = timeline(wait_ms=25.0)
-    rows = ledger_of(evidence(loop, beside=calls_beside(loop, seen, start_s=0.0)))
+    rows = ledger_of(evidence(loop, beside=beside_of(loop, seen)))
     assert rows.starvation == pytest.approx(25 / 40, abs=1e-6)
     assert rows.share(rows.inside) == pytest.approx(15 / 40, abs=1e-6)
 
 
 def test_only_calls_of_the_same_thread_and_time_count() -> None:
     seen, loop = timeline()
-    assert len(calls_beside(loop, seen, start_s=loop.steps[STEPS // 2].end_s)) == STEPS // 2
-    assert calls_beside(seen.loops[3], seen, start_s=0.0) == ()
-    assert calls_beside(None, seen, start_s=0.0) == ()
+    assert len(beside_of(loop, seen, start_s=loop.steps[STEPS // 2].end_s)) == STEPS // 2
+    assert beside_of(seen.loops[3], seen) == ()
+    assert beside_of(None, seen) == ()
+
+
+def test_a_run_that_updates_nothing_is_an_evaluation_in_every_turn() -> None:
+    seen, loop = timeline()
+    seen.loops[1].trains = False
+    assert loops_beside(loop, seen) == ([], [seen.loops[1]])
+    marks = [
+        Mark("evaluation", s.begin_s, s.end_s, seen.loops[1].name) for s in seen.loops[1].steps
+    ]
+    found = judge(evidence(loop, [trainer({NATIVE: 0.95, PYTHON: 0.05})], marks=marks))
+    assert found.verdict == "pause.periodic"
+    assert found.causes[0].share == pytest.approx(0.75, abs=0.01)
+    best = found.recommendations[0]
+    assert best.predicted_speedup == pytest.approx(40 / (10 + 3), rel=0.05)
+    assert "in the run of the step" in best.change
+    assert "Session.run(generator)" in best.change
+
+
+def test_a_run_on_a_line_of_the_input_is_part_of_the_step() -> None:
+    """The action of an agent, without which its environment makes no data."""
+    seen, loop = timeline()
+    seen.loops[1].trains, seen.loops[1].where = False, "agent.py:52"
+    inner = Place("choose_action", "rl/agent.py", 52, True)
+    part = LoopPart("input", Place("main", "train.py", 9, True), 0.5, inner=inner)
+    assert loops_beside(loop, seen, parts=[part]) == ([seen.loops[1]], [])
 
 
 @pytest.mark.parametrize("in_gap", [0.0, 0.5, 1.0])
@@ -87,5 +114,5 @@ def test_a_loop_is_not_beside_itself_in_what_is_judged() -> None:
         begin_s=0.0,
     )
     found = EvidenceCollector().evidence(told)
-    assert found.beside == calls_beside(loop, timeline_, start_s=0.0)
+    assert found.beside == beside_of(loop, timeline_)
     assert len(found.beside) == STEPS

@@ -122,3 +122,17 @@ def test_a_stack_that_was_seen_before_is_that_one() -> None:
     assert one is again
     assert other != one
     assert len({one, again, other}) == len(known) == 2
+
+
+def test_threads_of_compiled_programs_are_a_task_of_their_own() -> None:
+    """They work one after the other: for 70 % of the time there is one that has work."""
+    pools = [foreign(tid, ()) for tid in (1, 2, 3)]
+    for log in pools:
+        log.samples.clear()
+        log.last = Counters(cpu_s=3.0)
+    found = thread_tasks(pools, replace(attribution(), computing={2, 3}, computed=0.7))
+    assert [(one.computes, one.threads, one.cpu_s) for one in found] == [
+        (False, 1, 3.0),
+        (True, 2, 6.0),
+    ]
+    assert found[1].busy == pytest.approx({ev.NATIVE: 0.7, ev.EMPTY: 0.3})

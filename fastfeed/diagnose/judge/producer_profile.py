@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fastfeed.core.unix import PAGE_NBYTES
@@ -33,6 +33,7 @@ from fastfeed.probes.places import Place
 ProducerKind = Literal["trainer", "threads", "processes", "native"]
 IDLE_STATES = (FULL, EMPTY)
 WAITING_STATES = (SLEEP, SOCKET, PIPE, LOCK, OTHER)
+UNKNOWN_WAITS = (LOCK, PIPE, SOCKET, OTHER)  # as the system call says, of which some are idle
 OWN_LOOPS = ("watch", "sampled", "call", "runner")  # kinds whose input the thread may make itself
 MIN_NATIVE_CORES = 0.05  # native threads that use less make no batches
 PAGE_FAULT_S = 1.5e-6  # seconds of the first access of a page
@@ -99,8 +100,9 @@ class ProducerProfile:
 
 def producer_profile_of(evidence: Evidence) -> ProducerProfile | None:
     """Return the profile of the producers; None if nothing was observed that makes batches."""
-    inputs, tasks = evidence.parts_of("input"), evidence.tasks_of(PRODUCER)
-    loop = evidence.loop
+    inputs, loop = evidence.parts_of("input"), evidence.loop
+    waited = _waited(evidence)
+    tasks = [_idle_while_fed(task, waited) for task in evidence.tasks_of(PRODUCER)]
     if tasks:
         return _of_tasks(evidence, tasks)
     serial = loop is not None and (loop.waits == "none" or loop.buffer == 0)
@@ -167,6 +169,25 @@ def _of_tasks(evidence: Evidence, tasks: list[Task]) -> ProducerProfile:
         remote=sum(task.producers for task in tasks if task.node),
         away=all(task.node not in ("", HERE) for task in tasks),
     )
+
+
+def _waited(evidence: Evidence) -> float:
+    """Return the share of the time in which steps wait for a batch; 1 if that was not measured."""
+    loop = evidence.loop
+    if loop is None or loop.waits != "exact":
+        return 1.0
+    steps = [one for one in loop.steps if one.begin_s >= evidence.start_s and not one.free]
+    return min(1.0, sum(one.wait_s for one in steps) / max(1e-9, evidence.seconds))
+
+
+def _idle_while_fed(task: Task, waited: float) -> Task:
+    """Return the task; if neither its own stacks nor those of its like say what it waits for, it
+    has nothing to do while no step waits for a batch."""
+    if task.sampled or task.share(*IDLE_STATES):
+        return task
+    waits = {state: waited * task.share(state) for state in UNKNOWN_WAITS}
+    busy = {**task.busy, **waits, EMPTY: (1 - waited) * task.share(*UNKNOWN_WAITS)}
+    return replace(task, busy={state: share for state, share in busy.items() if share > 0})
 
 
 def _at_once(evidence: Evidence, tasks: list[Task]) -> int:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fastfeed.diagnose.evidence import EMPTY, FULL, NATIVE, PYTHON, RUNNABLE, LoopPart
+from fastfeed.diagnose.evidence import EMPTY, FULL, NATIVE, PYTHON, RUNNABLE, SOCKET, LoopPart
 from fastfeed.diagnose.judge.judgement import judge
+from fastfeed.diagnose.judge.producer_profile import producer_profile_of
 from tests.diagnose.evidences import CALL, LINE, MACHINE, evidence, loop_of, producers, trainer
 
 
@@ -48,3 +49,16 @@ def test_threads_that_get_one_core_between_them_want_the_lock(
     assert found.verdict == verdict
     changes = [*found.recommendations, *found.may_cost]
     assert ("processes" in [one.knob for one in changes]) == (verdict == "input.gil")
+
+
+@pytest.mark.parametrize(("sampled", "active"), [(True, 1.0), (False, 0.05 + 0.95 * 0.2)])
+def test_workers_without_stacks_are_idle_while_no_step_waits(sampled: bool, active: float) -> None:
+    """They live for an epoch, too short to be read: a wait for work looks like one on a socket."""
+    made = producers(4, {NATIVE: 0.05, SOCKET: 0.95}, pid=200, sampled=sampled, stacks={})
+    seen = evidence(loop_of([2.0] * 200, 8.0, kind="torch"), (trainer({NATIVE: 1.0}), *made))
+    profile = producer_profile_of(seen)
+    assert profile is not None
+    assert profile.active == pytest.approx(active, abs=0.01)
+    told = producers(4, {NATIVE: 0.05, SOCKET: 0.15, EMPTY: 0.8}, pid=200, sampled=False)
+    known = producer_profile_of(replace(seen, tasks=(trainer(), *told)))
+    assert known is not None and known.active == pytest.approx(0.2, abs=0.01), "as others do"

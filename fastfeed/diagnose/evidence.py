@@ -48,6 +48,7 @@ TRAINER, PRODUCER, FEEDER, FRAMEWORK, FOREIGN = (
     "framework",
     "foreign",
 )
+MIN_WORK = 0.01  # share of the time below which what follows a wait for a queue is no step
 HERE = "here"  # a remote producer on this machine
 # name of a task: pools whose threads run the user's functions
 CALLED_BACK = "Python in TensorFlow's threads"

@@ -17,6 +17,7 @@ from fastfeed.diagnose.run.launch import (
     WatchPlan,
     run,
 )
+from fastfeed.steps.timeline import Loop
 
 SAID = "fastfeed-said: "
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,9 @@ class PrintingObserver:
 
     def measure(self, start_s: float) -> None:
         self._say({"measure": start_s})
+
+    def only_takes(self, loop: Loop) -> bool:
+        return False
 
     def report(self, request: ReportRequest) -> bool:
         """Report a script without a loop only at the second request."""

@@ -14,7 +14,7 @@ from fastfeed.diagnose.diagnosis import (
     Figures,
     Recommendation,
 )
-from fastfeed.diagnose.evidence import PYTHON, DeadProducer, Evidence
+from fastfeed.diagnose.evidence import MIN_WORK, PYTHON, DeadProducer, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.causes import (
@@ -40,7 +40,6 @@ from fastfeed.steps.timeline import OBSERVING, Loop
 # Starvation below this is doubtful if it was derived from the duration of steps while other
 # processes, which prolong them as well, used the cores.
 DOUBTFUL_STARVATION = 0.2
-MIN_WORK = 0.01  # share of the time below which what follows a wait for a queue is no step
 NOISY_SHARE = 0.25  # share of the cores that other processes use
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 
 from fastfeed.diagnose.diagnosis import MIN_STEPS
-from fastfeed.diagnose.evidence import PRODUCER, Evidence, LoopPart
+from fastfeed.diagnose.evidence import MIN_WORK, PRODUCER, Evidence, LoopPart
 from fastfeed.diagnose.hooks.experiments import BURSTS
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
@@ -18,13 +18,14 @@ from fastfeed.diagnose.run.report_request import ReportRequest
 from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
 from fastfeed.diagnose.sample.remote_tasks import with_remote
 from fastfeed.diagnose.sample.sampler import LineRole, Sampler
-from fastfeed.diagnose.sample.slices import INPUT_KIND
+from fastfeed.diagnose.sample.slices import INPUT_KIND, STEP
 from fastfeed.probes.lock import CONTENDED_S
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.native_pools import pools_of
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
 LOOP_SEARCH_S = 1.0
+LATEST_STEPS = 100  # that tell what a loop does now
 LONG_CALL_S = 1.0  # an iteration that takes longer and fetches no batch is no single step
 WHOLE_EPOCHS_NOTE = (
     "an iteration takes seconds and fetches no batch: it is a call that takes its batches itself, "
@@ -66,6 +67,18 @@ class EvidenceCollector:
     def sees_loop(self) -> bool:
         """Return True if samples alone tell the steps of a loop apart."""
         return self._sampler.sampled_loop() is not None
+
+    def only_takes(self, loop: Loop) -> bool:
+        """Return True for a loop around a queue that does next to nothing with what it takes, so
+        that it trains nothing itself."""
+        steps = loop.steps[-LATEST_STEPS:]
+        if loop.kind != "queue" or not steps:
+            return False
+        inside_s = sum(step.end_s - step.begin_s - step.wait_s for step in steps)
+        works = inside_s >= MIN_WORK * (steps[-1].end_s - steps[0].begin_s)
+        return not works and not any(
+            part.kind == STEP for part in self._sampler.parts(loop.where or None)
+        )
 
     def machine(self) -> Machine:
         """Return the use of the machine by this process and its children, and by others."""

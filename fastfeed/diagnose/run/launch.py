@@ -29,7 +29,7 @@ from fastfeed.diagnose.run.training_children import TrainingChildren, end_proces
 from fastfeed.diagnose.run.watchdog import FeedStall, Watchdog, record_thread_deaths
 from fastfeed.probes.family import descendants
 from fastfeed.probes.pending_calls import is_call_pending
-from fastfeed.steps.timeline import Timeline
+from fastfeed.steps.timeline import Loop, Timeline
 
 END_POLL_S = 0.1
 WATCHDOG_S = 0.5
@@ -57,6 +57,8 @@ class Observer(Protocol):
     def watch(self, log: HookLog) -> None: ...
 
     def measure(self, start_s: float) -> None: ...
+
+    def only_takes(self, loop: Loop) -> bool: ...
 
     def report(self, request: ReportRequest) -> bool: ...
 
@@ -211,8 +213,10 @@ class Launch:
             self._report_unseen()
         elif phase == Phase.SEARCHING and not self._reported_stall:
             self._report_and_finish(ReportReason.STEPLESS)
-        if self._lifecycle.loop is None and self._lifecycle.phase != Phase.OVER:
+        loop, over = self._lifecycle.loop, self._lifecycle.phase == Phase.OVER
+        if not over and (loop is None or self._observer.only_takes(loop)):
             if self._children.begin(now_s):
+                self._lifecycle.leave(loop)  # the children may train, whose results it takes
                 self._measure(phase)
             elif self._children.have_reported(now_s):
                 self._report_and_finish(ReportReason.CHILDREN)

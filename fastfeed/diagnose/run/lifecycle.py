@@ -93,6 +93,7 @@ class Lifecycle:
         self._thread = thread
         self._work = WorkStart()
         self._latest_s = self._retry_s = float("inf")
+        self._left: set[int] = set()  # ids of loops that train nothing
 
     def update(self, now_s: float, *, importing: bool = False) -> Phase:
         """Return the new phase.
@@ -155,6 +156,7 @@ class Lifecycle:
         preferred if it takes a quarter of that time.
         """
         loops = [one for one in list(self._log.timeline.loops.values()) if len(one.steps) > 1]
+        loops = [one for one in loops if id(one) not in self._left]
         loops = [loop for loop in loops if id(loop) not in self._log.nested] or loops
         loops = [loop for loop in loops if loop.trains] or loops
         own = self.loop
@@ -171,6 +173,14 @@ class Lifecycle:
         found = max(best, key=_weight, default=None)
         keep = own in best and own and found and _weight(found) < SWITCH_RATIO * _weight(own)
         return own if keep else found
+
+    def leave(self, loop: Loop | None) -> None:
+        """Go on without this main loop, as if it had not been seen."""
+        if loop is not None:
+            self._left.add(id(loop))
+            self.loop = self._log.main = None
+            self.phase = Phase.WAITING
+            self._latest_s = float("inf")
 
     @property
     def seen_loop(self) -> Loop | None:

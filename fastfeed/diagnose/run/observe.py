@@ -14,6 +14,7 @@ from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.collector import EvidenceCollector
 from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
 from fastfeed.probes.machine_log import Machine
+from fastfeed.steps.timeline import Loop
 
 DEAD_WAIT_S = 5.0  # without a step: a feed that was found dead still is
 
@@ -44,6 +45,10 @@ class DiagnosisObserver:
     def measure(self, start_s: float) -> None:
         """Start measuring."""
         self._collector.measure(start_s)
+
+    def only_takes(self, loop: Loop) -> bool:
+        """Return True if a loop only takes what others have made, such as results."""
+        return self._collector.only_takes(loop)
 
     def report(self, request: ReportRequest) -> bool:
         """Judge, write the files and publish; return False if there is nothing to report yet."""

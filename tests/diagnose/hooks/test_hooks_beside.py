@@ -3,6 +3,8 @@ end in a gap."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fastfeed.diagnose.evidence import NATIVE, PYTHON, LoopPart
@@ -12,7 +14,7 @@ from fastfeed.diagnose.run.collector import EvidenceCollector, loops_beside, ste
 from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
-from tests.diagnose.evidences import evidence, loop_of, trainer
+from tests.diagnose.evidences import CALL, evidence, loop_of, trainer
 
 STEPS = 200
 
@@ -116,3 +118,21 @@ def test_a_loop_is_not_beside_itself_in_what_is_judged() -> None:
     found = EvidenceCollector().evidence(told)
     assert found.beside == beside_of(loop, timeline_)
     assert len(found.beside) == STEPS
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside_ms", "parts", "takes"),
+    [
+        ("queue", 0.001, [], True),
+        ("queue", 0.001, [LoopPart("step", CALL, 0.001)], False),  # a training that starves
+        ("queue", 1.0, [], False),
+        ("torch", 0.001, [], False),
+    ],
+)
+def test_a_loop_around_a_queue_without_work_trains_nothing(
+    kind: str, inside_ms: float, parts: list[LoopPart], takes: bool
+) -> None:
+    collector = EvidenceCollector()
+    collector._sampler = SimpleNamespace(parts=lambda where: tuple(parts))
+    loop = loop_of([10.0] * STEPS, inside_ms, kind=kind)
+    assert collector.only_takes(loop) == takes

@@ -70,10 +70,14 @@ def test_epochs_that_are_one_function(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind", "needs"),
-    [("hogwild.py", "torch", "torch"), ("forked_numpy.py", "sampled", "")],
+    [
+        ("hogwild.py", "torch", "torch"),
+        ("forked_numpy.py", "sampled", ""),
+        ("results_queue.py", "sampled", ""),
+    ],
 )
 def test_children_that_train(tmp_path: Path, name: str, kind: str, needs: str) -> None:
-    """The children of the first are started, those of the second forked."""
+    """The children of the first are started, the others forked; the last script takes results."""
     found, text = diagnosed(name, tmp_path, needs=needs)
     assert found["loop"]["kind"] == kind
     assert len(found["children"]) == 2

@@ -58,8 +58,7 @@ def ledger_of(evidence: Evidence) -> Ledger:
     gap, excess = gap - starting, np.maximum(wait - np.median(wait), 0.0) * first
     wait = wait - excess
     body_out, gap_out = _outliers(body), _outliers(gap)
-    if _dispatches(evidence, float(body_out.sum() / period.sum())):
-        body_out = np.zeros(len(body))
+    body_out = _outside_step(evidence, body_out, named_s=float(in_body.sum()), period=period)
     # a loop that is over for good does something else before the next epoch, however short
     at_end = _ends_epoch(first)
     made_s = _made_in_outliers(evidence, wait, gap=gap, outliers=gap_out * ~at_end, period=period)
@@ -250,24 +249,27 @@ def _outliers(values: Floats) -> Floats:
     return np.where(far, values - middle, 0.0) if rare else np.zeros(len(values))
 
 
-def _dispatches(evidence: Evidence, share: float) -> bool:
-    """Return True if short steps only enqueue work that later long steps wait for.
+def _outside_step(
+    evidence: Evidence, outliers: Floats, *, named_s: float, period: Floats
+) -> Floats:
+    """Return the outliers without what samples show in the lines of the step, or of the input.
 
-    The long steps have the `share` of the time. In it the loop's thread waits, inside the step or
-    in a line that only waits, while an accelerator or native threads work.
+    An agent may act a few times before it learns: its long iterations are steps, and no pauses. So
+    are those that wait for short ones, which only enqueued their work: a line that waits while an
+    accelerator or native threads compute belongs to the step. `named_s`: known pauses in the same
+    iterations.
     """
-    trainer = evidence.trainer
-    if trainer is None or not share or not evidence.parts:
-        return False
+    total = float(outliers.sum())
+    if not total or not evidence.parts_of("step"):
+        return outliers
     native = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK)) / evidence.seconds
-    works = max(native, *(gpu.busy for gpu in evidence.machine.gpus), 0.0) >= MIN_WORKING_SHARE
-    elsewhere = sum(
-        part.share
-        for part in evidence.parts
-        if part.kind != "step" and part.share_in(LOCK, OTHER) < MIN_WORKING_SHARE * part.share
-    )
-    waits = trainer.share(LOCK, OTHER) >= MIN_WORKING_SHARE * share
-    return works and waits and elsewhere < 0.5 * share
+    computes = max(native, evidence.computing) >= MIN_WORKING_SHARE
+    inside = sum(part.share for part in evidence.parts if part.kind != "host")
+    for part in evidence.parts_of("host"):
+        waits = part.share_in(LOCK, OTHER) >= MIN_WORKING_SHARE * part.share
+        inside += part.share * (computes and waits)
+    found: Floats = outliers * min(1.0, max(0.0, (1 - inside) * period.sum() - named_s) / total)
+    return found
 
 
 def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats, Floats]:

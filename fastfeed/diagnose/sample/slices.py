@@ -29,6 +29,8 @@ USES_BATCH = re.compile(
     r"^(predict|test|eval|evaluate|validate|score|infer|log|show|plot|save|send)_(on_|one_|a_)?"
     r"(batch|data)$"
 )
+# An evaluation, whatever else the name says: estimate_loss, test_step.
+EVALUATES = re.compile(r"^(eval|evaluate|estimate|validate|validation|test)(_|$)")
 LOGGING_NAME = re.compile(
     r"^(print|notes?|append|add_scalar|tick)(_|$)|log|record|report|journal|diary|track|metric|"
     r"plot|write|save|callback"
@@ -197,8 +199,9 @@ def last_line(node: ast.AST) -> int:
 
 def is_step(name: str) -> bool:
     """Return True if a function of this name is a training step or a part of one."""
+    other = INPUT_NAME.search(name) or EVALUATES.search(name)
     return TRAINS_ON_BATCH.search(name) is not None or (
-        STEP_NAME.search(name) is not None and not INPUT_NAME.search(name)
+        STEP_NAME.search(name) is not None and other is None
     )
 
 

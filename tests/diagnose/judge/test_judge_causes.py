@@ -200,18 +200,20 @@ def test_steps_that_get_no_core_are_no_pauses(
 
 
 @pytest.mark.parametrize(
-    ("kind", "native_cpu_s", "verdict"),
+    ("kind", "busy", "native_cpu_s", "verdict"),
     [
-        ("step", 15.0, "step.bound"),
-        ("host", 15.0, "pause.periodic"),
-        ("step", 1.0, "pause.periodic"),
+        ("step", NATIVE, 1.0, "step.bound"),
+        ("host", LOCK, 15.0, "step.bound"),
+        ("host", LOCK, 1.0, "pause.periodic"),
+        ("host", NATIVE, 15.0, "pause.periodic"),
     ],
 )
 def test_a_step_that_waits_for_those_before_it_is_no_pause(
-    kind: str, native_cpu_s: float, verdict: str
+    kind: str, busy: str, native_cpu_s: float, verdict: str
 ) -> None:
     """A jitted step takes 0.5 ms to enqueue, and the print of its loss every fifty steps 200 ms."""
-    parts = (LoopPart("step", CALL, 0.35), LoopPart(kind, LINE, 0.6), LoopPart("input", CALL, 0.05))
+    line = LoopPart(kind, LINE, 0.6, {busy: 1.0})
+    parts = (LoopPart("step", CALL, 0.35), line, LoopPart("input", CALL, 0.05))
     loop = loop_of([0.0] * 1600, ([0.5] * 49 + [200.0]) * 32, kind="sampled")
     native = task(FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=native_cpu_s, stacks={})
     found = judge(evidence(loop, (trainer({LOCK: 0.8, NATIVE: 0.2}), native), parts=parts))

@@ -50,6 +50,15 @@ LOOPS = {
             batch = normalise(batch)           # input
             params = update(params, batch)     # step
     """,
+    "evaluated": """
+        for i in range(100_000):               # host
+            if i % 250 == 0:                   # host
+                losses = estimate_loss()       # host
+            x, y = get_batch("train")          # input
+            logits, loss = model(x, y)         # step
+            loss.backward()                    # step
+            optimizer.step()                   # step
+    """,
     "ahead": """
         while True:                            # host
             train_step(batch)                  # step

@@ -20,6 +20,7 @@ HOOKS = (
     "child_exits",
     "queues",
     "torch",
+    "torch_modes",
     "session",
     "tfdata",
     "keras_fit",

@@ -93,10 +93,16 @@ def _call_s(evidence: Evidence) -> float:
 
 def between_steps(evidence: Evidence, ledger: Ledger) -> float:
     """Return the share of bytecode beside the step: of its lines, or of the time that no line
-    explains."""
+    explains.
+
+    Lines of the step, and of the input, may lie between two steps, if each takes a new loader.
+    """
     lines = evidence.parts_of("host")
     shown = sum(part.share for part in lines)
     work = sum(part.share if is_bytecode(part) else part.share_in(PYTHON) for part in lines)
+    known = {"step": ledger.share(ledger.inside + ledger.converted), "input": ledger.waited}
+    for kind, share in known.items():
+        shown += max(0.0, sum(part.share for part in evidence.parts_of(kind)) - share)
     return max(work, ledger.share(ledger.host) - max(0.0, shown - work))
 
 

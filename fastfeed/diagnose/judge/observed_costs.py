@@ -184,7 +184,8 @@ def feed_of(observed: Observed) -> FeedModel:
         step_threads=threads,
         step_spins="torch" in evidence.pools,
         other_cpu=_wanted_by_others(evidence),
-        epoch_batches=len(ledger) // (epochs + 1) if gaps_s else 0,
+        # a DataLoader makes no batch of the next epoch ahead, whatever its workers
+        epoch_batches=max(1, len(ledger) // (epochs + 1)) if gaps_s or in_turn else 0,
         epoch_start_s=gaps_s / max(1, epochs),
     )
     processes = producers is not None and producers.kind == "processes"

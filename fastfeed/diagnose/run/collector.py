@@ -12,6 +12,7 @@ from fastfeed.diagnose.diagnosis import MIN_STEPS
 from fastfeed.diagnose.evidence import MIN_WORK, PRODUCER, Evidence, LoopPart
 from fastfeed.diagnose.hooks.experiments import BURSTS
 from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.torch_modes import evaluated_in
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.lifecycle import LOOP_TIMEOUT_S
 from fastfeed.diagnose.run.report_request import ReportRequest
@@ -133,7 +134,7 @@ class EvidenceCollector:
         if loop is not None and loop.producers is not None:
             tasks = with_remote(tasks, loop.producers())
         calls, evaluations = loops_beside(loop, request.timeline, parts=parts)
-        marks = list(request.timeline.marks)
+        marks = [mark for mark in request.timeline.marks if mark.label not in _acting(parts)]
         for one in evaluations:
             marks += [Mark("evaluation", s.begin_s, s.end_s, one.name) for s in list(one.steps)]
         return Evidence(
@@ -174,6 +175,14 @@ def _with_notes(loop: Loop | None, parts: tuple[LoopPart, ...], *, trims: bool) 
         loop = replace(loop, waits="hidden", note=WHOLE_EPOCHS_NOTE)
     note = "; ".join(filter(None, (loop.note, loop.status() if loop.status is not None else "")))
     return replace(loop, note=note, status=None, producers=None, trims=trims)
+
+
+def _acting(parts: Iterable[LoopPart]) -> set[str]:
+    """Return the labels of the functions in which input is made: a model that is set to evaluate
+    there, as by an agent that acts, makes input, too."""
+    places = [(part.place, part.inner) for part in parts if part.kind == INPUT_KIND]
+    inner = {one.function for place, one in places if one and one.function != place.function}
+    return {evaluated_in(function) for function in inner}
 
 
 def loops_beside(

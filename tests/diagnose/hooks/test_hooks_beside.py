@@ -136,3 +136,19 @@ def test_a_loop_around_a_queue_without_work_trains_nothing(
     collector._sampler = SimpleNamespace(parts=lambda where: tuple(parts))
     loop = loop_of([10.0] * STEPS, inside_ms, kind=kind)
     assert collector.only_takes(loop) == takes
+
+
+def test_a_model_that_acts_for_the_input_does_not_evaluate() -> None:
+    """`policy.eval()` in the function that makes a step of the environment, and in another one."""
+    timeline_, loop = timeline()
+    for function in ("act", "validate"):
+        timeline_.marks.append(Mark("evaluation", 1.0, 2.0, f"evaluation in `{function}`"))
+    inner = Place("act", "agent.py", 52, True)
+    parts = (LoopPart("input", Place("main", "train.py", 9, True), 0.5, inner=inner),)
+    collector = EvidenceCollector()
+    collector._sampler.parts = lambda *args, **options: parts
+    told = ReportRequest(
+        *("train.py", ReportReason.TIME, loop, timeline_),
+        **{"start_s": 0.0, "end_s": 9.0, "warmup_s": 0.0, "begin_s": 0.0},
+    )
+    assert [one.label for one in collector.evidence(told).marks] == ["evaluation in `validate`"]

@@ -9,7 +9,7 @@ import pytest
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, LoopPart
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.judge.knobs import LOADER_HANDOVER_S
-from fastfeed.steps.timeline import ARRAYS_NOTE, Step
+from fastfeed.steps.timeline import ARRAYS_NOTE, Mark, Step
 from tests.diagnose.evidences import CALL, evidence, loop_of, producers, task, trainer
 
 
@@ -101,3 +101,23 @@ def test_a_data_loader_without_workers_is_told_how_many(kind: str, knob: str) ->
     assert best.predicted_speedup == pytest.approx(50 / (10 + handed_ms), rel=0.02), (
         "what is handed over costs the step"
     )
+
+
+@pytest.mark.parametrize(("batches", "helps"), [(1, False), (100, True)])
+def test_workers_make_no_batch_of_the_next_epoch(batches: int, helps: bool) -> None:
+    """A script may make a DataLoader for each step: nothing is made ahead then."""
+    loop = loop_of([10.0] * 200, kind="torch", buffer=0)
+    marks = [Mark("epoch", step.begin_s, step.begin_s) for step in loop.steps[::batches]]
+    parts = (LoopPart("input", CALL, 0.5, {SLEEP: 1.0}), LoopPart("step", CALL, 0.5))
+    found = judge(evidence(loop, (trainer(),), parts=parts, marks=marks))
+    assert found.verdict == "input.serial"
+    assert [one.knob for one in found.recommendations] == (["num_workers"] if helps else [])
+
+
+def test_steps_between_loaders_of_one_batch_are_no_overhead() -> None:
+    """Each step makes its own loader, so that it lies between two steps of loaders."""
+    loop = loop_of([10.0] * 200, 0.1, gap_ms=90.0, kind="torch", buffer=0)
+    parts = (LoopPart("input", CALL, 0.1, {NATIVE: 1.0}), LoopPart("step", CALL, 0.9))
+    found = judge(evidence(loop, (trainer({NATIVE: 1.0}),), parts=parts))
+    assert found.verdict == "input.serial"
+    assert "step.host" not in [cause.code for cause in found.causes]

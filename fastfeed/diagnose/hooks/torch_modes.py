@@ -1,0 +1,76 @@
+"""Hook of `model.eval()` and `model.train()`: what runs between the two is an evaluation."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import MIN_MARK_S, Undo, patch, undo_all
+from fastfeed.steps.recorder import is_users
+from fastfeed.steps.timeline import Mark
+
+MODULES = ("torch.optim.optimizer",)
+
+
+def install(module: Any, log: HookLog) -> Undo:
+    """Observe the modes of models, and the steps of optimisers: who steps does not evaluate."""
+    modes = _Modes(log)
+    kind = sys.modules["torch.nn.modules.module"].Module
+    handle = module.register_optimizer_step_post_hook(modes.end_all)
+    return undo_all([patch(kind, "train", wrap=modes.wrap_train), handle.remove])
+
+
+class _Modes:
+    """Models that evaluate, each with the time and the place at which its evaluation began."""
+
+    def __init__(self, log: HookLog) -> None:
+        self._log = log
+        self._begun: WeakKeyDictionary[Any, tuple[float, str]] = WeakKeyDictionary()
+        self._inside = threading.local()  # a model sets the modes of its parts
+
+    def end_all(self, *args: Any, **kwargs: Any) -> None:
+        """A model is trained, in whatever mode the models are."""
+        self._begun.clear()
+
+    def wrap_train(self, original: Any) -> Any:
+        """Wrap the call that sets the mode."""
+
+        @functools.wraps(original)
+        def train(model: Any, mode: bool = True) -> Any:
+            if getattr(self._inside, "model", None) is not None or not self._log.active:
+                return original(model, mode)
+            self._inside.model = model
+            try:
+                self._set(model, training=mode)
+                return original(model, mode)
+            finally:
+                self._inside.model = None
+
+        return train
+
+    def _set(self, model: Any, *, training: bool) -> None:
+        now_s = time.perf_counter()
+        if not training:
+            self._begun.setdefault(model, (now_s, _caller()))
+            return
+        begin_s, label = self._begun.pop(model, (now_s, ""))
+        if now_s - begin_s > MIN_MARK_S:
+            self._log.add_mark(Mark("evaluation", begin_s, now_s, label))
+
+
+def evaluated_in(function: str) -> str:
+    """Return the label of evaluations in a function of the user's."""
+    return f"evaluation in `{function}`"
+
+
+def _caller() -> str:
+    """Return the label of the user's function that sets the mode, or ""."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return evaluated_in(frame.f_code.co_name) if frame is not None else ""

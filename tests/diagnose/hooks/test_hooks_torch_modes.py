@@ -1,0 +1,81 @@
+"""Models that are set to evaluate and to train again."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+import pytest
+
+from fastfeed.diagnose.hooks import torch_modes
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.steps.timeline import Mark, Timeline
+from tests.diagnose.hooked import Clock
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(torch_modes, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def log() -> Iterator[HookLog]:
+    found, train = HookLog(Timeline()), torch.nn.Module.train
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    undo = torch_modes.install(optimizer, found)
+    yield found
+    undo()
+    assert torch.nn.Module.train is train
+    assert not optimizer._global_optimizer_post_hooks
+
+
+def model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    made = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    return made, torch.optim.SGD(made.parameters(), lr=0.1)
+
+
+def evaluate(net: torch.nn.Module, clock: Clock) -> None:
+    net.eval()
+    clock.advance(3.0)
+
+
+def test_what_lies_between_two_modes_is_an_evaluation(clock: Clock, log: HookLog) -> None:
+    net, optimizer = model()
+    for _ in range(2):
+        assert net.train() is net and net[1].training
+        optimizer.step()
+        clock.advance(1.0)
+        evaluate(net, clock)
+        assert not net[1].training
+        evaluate(net, clock)
+    net.train()
+    begins = [1001.0, 1008.0]
+    assert log.timeline.marks == [
+        Mark("evaluation", begin_s, begin_s + 6.0, "evaluation in `evaluate`") for begin_s in begins
+    ]
+
+
+def test_a_model_that_is_trained_in_that_mode_is_not_evaluated(clock: Clock, log: HookLog) -> None:
+    """Parts of it may be frozen so; and before the first training there is nothing to evaluate."""
+    net, optimizer = model()
+    net.train()
+    net[1].eval()
+    clock.advance(1.0)
+    optimizer.step()
+    net.train()
+    log.active = False
+    evaluate(net, clock)
+    log.active = True
+    net.train()
+    assert log.timeline.marks == []
+
+
+def test_a_model_that_is_gone_is_forgotten(clock: Clock, log: HookLog) -> None:
+    evaluate(model()[0], clock)
+    again, _ = model()
+    again.train()
+    assert log.timeline.marks == []

@@ -15,9 +15,10 @@ SERIAL = ("input.serial",)
 BESIDE = ("input.cpu", "input.oversubscribed", "input.ipc")
 IN_MEMORY = ("input.serial", "input.cpu", "input.copy")
 ENVIRONMENT = ("input.serial", "step.host")
-# Of the first scripts one half is for development, and the other was met once; later ones are a
-# set of their own that was met once.
-DEVELOPMENT, TEST, SECOND = "development", "test", "second"
+# Of the first scripts one half is for development, and the other was met once; later ones are
+# sets of their own, each of which was met once.
+DEVELOPMENT, TEST, SECOND, THIRD = "development", "test", "second", "third"
+UNMET = "unmet"  # recipes that are ready, of scripts that no diagnosis has met
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from bench.public.recipe import SECOND, Recipe, halves
+from bench.public.recipe import SECOND, THIRD, UNMET, Recipe, halves
 from bench.public.recipes_jax import JAX
 from bench.public.recipes_keras import KERAS, TF2
 from bench.public.recipes_more import MORE
 from bench.public.recipes_second_tf import SECOND_TF, SECOND_TF_COMMITS
 from bench.public.recipes_second_torch import SECOND_TORCH, SECOND_TORCH_COMMITS
 from bench.public.recipes_tf1 import TF1
+from bench.public.recipes_third_tf import THIRD_TF, THIRD_TF_COMMITS
+from bench.public.recipes_third_torch import THIRD_TORCH, THIRD_TORCH_COMMITS
 from bench.public.recipes_torch import TORCH
 
 FIRST: tuple[Recipe, ...] = (*TORCH, *TF1, *KERAS, *TF2, *JAX, *MORE)
-LATER: tuple[Recipe, ...] = (*SECOND_TORCH, *SECOND_TF)
-RECIPES = (*FIRST, *LATER)
-HALVES = {**halves(FIRST), **{recipe.name: SECOND for recipe in LATER}}
+LATER: dict[str, tuple[Recipe, ...]] = {
+    SECOND: (*SECOND_TORCH, *SECOND_TF),
+    THIRD: (*THIRD_TORCH, *THIRD_TF),
+}
+RECIPES = (*FIRST, *LATER[SECOND], *LATER[THIRD])
+# Second scripts of repositories of the third set.
+LEFT = (
+    "tcn_char",
+    "autograd_rnn",
+    "wiseodd_wgan",
+    "stanford_word2vec",
+    "pkmital_convnet",
+    "morvan_dueling_dqn",
+    "tcn_mnist_pixel",
+    "keras_weather",
+)
+HALVES = {
+    **halves(FIRST),
+    **{recipe.name: half for half, recipes in LATER.items() for recipe in recipes},
+    **dict.fromkeys(LEFT, UNMET),
+}
 NONE = "none stated"
 COMMITS = {
     **SECOND_TORCH_COMMITS,
     **SECOND_TF_COMMITS,
+    **THIRD_TORCH_COMMITS,
+    **THIRD_TF_COMMITS,
     "MorvanZhou/pytorch-A3C": ("5ab27abee2c3ac3ca921ac393bfcbda4e0a91745", "MIT"),
     "MorvanZhou/PyTorch-Tutorial": ("dbe154a9e56635e51c6b0c2ccea8ae36cfb585a7", "MIT"),
     "MorvanZhou/Tensorflow-Tutorial": ("42dc32de532d146725aeef965d87871142a542d6", "MIT"),

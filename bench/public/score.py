@@ -24,6 +24,7 @@ def score(recipe: Recipe, measured: dict[str, Any], said: dict[str, Any]) -> dic
         "verdict": verdict,
         "right": verdict in right,
         "told": not input_helps(measured) and str(verdict).startswith("input."),
+        "fine": _known_finely(measured),
         "starvation": _off(measured["lost_to_input"], said.get("starvation")),
         "lost": _off(measured["lost_to_input"], said.get("lost_to_input")),
         "speedup": None if speedup is None else speedup / max(gain, 1.0) - 1,
@@ -41,6 +42,12 @@ def _tried(one: Row, measured: dict[str, Any]) -> float | None:
     value = str(one.get("value")).partition(" ")[0]  # "10x the steps"
     found: float | None = measured["gain"].get(f"{one.get('knob')}={value}")
     return found
+
+
+def _known_finely(measured: dict[str, Any]) -> bool:
+    """Return True if the rounds agree about the gain of a ready batch as far as it is judged."""
+    low, high = (max(1.0, one) for one in measured["range"]["free"])
+    return 1 / low - 1 / high <= POINTS
 
 
 def _off(true: float, said: float | None) -> float | None:
@@ -116,8 +123,9 @@ def sums(scores: Sequence[dict[str, Any]]) -> list[str]:
     inside = [one for found in scores for one in found["inside"]]
 
     def within(key: str, most: float) -> str:
-        known = [abs(found[key]) for found in scores if found[key] is not None]
-        return f"{sum(one <= most for one in known)} of {len(known)}"
+        known = [(abs(one[key]) <= most, one["fine"]) for one in scores if one[key] is not None]
+        fine = [near for near, finely in known if finely]
+        return f"{sum(near for near, _ in known)} of {len(known)} ({sum(fine)} of {len(fine)})"
 
     return [
         f"- verdict right: {sum(found['right'] for found in scores)} of {len(scores)}",
@@ -127,4 +135,6 @@ def sums(scores: Sequence[dict[str, Any]]) -> list[str]:
         f"- speed-up without input within 15 %: {within('speedup', PERCENT)}",
         f"- changes that lose more than 2 %: {sum(len(found['loses']) for found in scores)}",
         f"- gain inside the interval: {sum(inside)} of {len(inside)}",
+        "",
+        "In brackets: of the scripts whose rounds differ by at most 5 points in what input costs.",
     ]

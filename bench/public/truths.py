@@ -17,7 +17,7 @@ STEP = ("step.bound", "step.host")
 def truth(rounds: list[dict[str, float]]) -> dict[str, Any]:
     """Return medians of steps/s and of the gains within a round, from rounds of all variants."""
     found: dict[str, Any] = {"steps_per_second": {}, "gain": {}, "range": {}}
-    for name in rounds[0]:
+    for name in dict.fromkeys(name for one in rounds for name in one):
         rates = [one[name] for one in rounds if name in one]
         found["steps_per_second"][name] = statistics.median(rates)
         if name != "now":

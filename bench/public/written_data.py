@@ -240,7 +240,80 @@ def _pickled(path: Path, rows: int | None) -> None:
         pickle.dump(tuple(sets), file)
 
 
+def _characters(path: Path, rows: int | None) -> None:
+    """Omniglot: folders of 20 PNG files of 28 x 28 a character, 30 characters an alphabet."""
+    from PIL import Image
+
+    rng = np.random.default_rng(31)
+    for i in range(rows or 1623):
+        folder = path / f"alphabet{i // 30:02}" / f"character{i % 30:02}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for j, pixels in enumerate(rng.random((20, 28, 28)) < 0.9):
+            Image.fromarray(pixels.astype(np.uint8) * 255).save(folder / f"{i:04}_{j:02}.png")
+
+
+def _characters_array(path: Path, rows: int | None) -> None:
+    """omniglot.npy: 20 images of 1 x 28 x 28 a character, as floats."""
+    rng = np.random.default_rng(32)
+    np.save(path, (rng.random((rows or 1623, 20, 1, 28, 28)) < 0.9).astype(float))
+
+
+def _gzipped(path: Path, rows: int | None) -> None:
+    """A gzipped text of as many lines as rows."""
+    import gzip
+
+    plain = path.with_suffix(".part")
+    _text(plain, rows)
+    path.write_bytes(gzip.compress(plain.read_bytes(), 1))
+    plain.unlink()
+
+
+def _digits(path: Path, rows: int | None) -> None:
+    """The four files of MNIST, not zipped, in the folder."""
+    import gzip
+
+    _idx(path, rows)
+    for zipped in path.glob("*.gz"):
+        zipped.with_suffix("").write_bytes(gzip.decompress(zipped.read_bytes()))
+        zipped.unlink()
+
+
+def _text8(path: Path, rows: int | None) -> None:
+    """A zipped file of one line: words of a Zipf distribution over 60,000."""
+    import zipfile
+
+    rng = np.random.default_rng(25)
+    words = np.array(_vocabulary(rng, 60000))
+    chosen = words[np.minimum(rng.zipf(1.2, rows or 1_000_000) - 1, 59999)]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("text8", " ".join(chosen))
+
+
+def _weather(path: Path, rows: int | None) -> None:
+    """A zipped table of 14 measurements every ten minutes, in the words of Jena's station."""
+    import zipfile
+
+    rng = np.random.default_rng(26)
+    names = (
+        '"Date Time","p (mbar)","T (degC)","Tpot (K)","Tdew (degC)","rh (%)","VPmax (mbar)",'
+        '"VPact (mbar)","VPdef (mbar)","sh (g/kg)","H2OC (mmol/mol)","rho (g/m**3)","wv (m/s)",'
+        '"max. wv (m/s)","wd (deg)"'
+    )
+    count = rows or 420_551
+    times = np.datetime64("2009-01-01T00:10:00") + np.arange(count) * np.timedelta64(10, "m")
+    values = np.cumsum(rng.normal(size=(count, 14)), 0).round(2)
+    lines = [f"{t},{','.join(map(str, row))}" for t, row in zip(times, values, strict=True)]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("jena_climate_2009_2016.csv", names + "\n" + "\n".join(lines) + "\n")
+
+
 _WRITERS = {
+    "digits": _digits,
+    "text8": _text8,
+    "weather": _weather,
+    "characters": _characters,
+    "characters_array": _characters_array,
+    "gzipped": _gzipped,
     "implicit": _implicit,
     "masks": _masks,
     "pickled": _pickled,

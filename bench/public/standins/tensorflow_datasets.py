@@ -11,6 +11,7 @@ import public_hooks
 import tensorflow as tf
 
 Split = SimpleNamespace(TRAIN="train", TEST="test", VALIDATION="validation")
+FEATURES = {"image": SimpleNamespace(shape=(28, 28, 1)), "label": SimpleNamespace(num_classes=10)}
 
 
 def _arrays(name: str, split: str) -> dict[str, Any]:
@@ -29,13 +30,16 @@ class _Builder:
         self.name = name
         sizes = {one: len(next(iter(_arrays(name, one).values()))) for one in ("train", "test")}
         splits = {one: SimpleNamespace(num_examples=size) for one, size in sizes.items()}
-        self.info = SimpleNamespace(splits=splits)
+        self.info = SimpleNamespace(splits=splits, features=FEATURES)
 
     def download_and_prepare(self, **_: Any) -> None:
         """Nothing to do: the data are made."""
 
-    def as_dataset(self, split: str = "train", **_: Any) -> Any:
-        return tf.data.Dataset.from_tensor_slices(_arrays(self.name, split))
+    def as_dataset(self, split: str = "train", as_supervised: bool = False, **_: Any) -> Any:
+        arrays: Any = _arrays(self.name, split)
+        if as_supervised:
+            arrays = arrays["image"], arrays["label"]
+        return tf.data.Dataset.from_tensor_slices(arrays)
 
 
 def builder(name: str, **_: Any) -> _Builder:
@@ -43,14 +47,14 @@ def builder(name: str, **_: Any) -> _Builder:
 
 
 def load(
-    name: str, split: Any = None, batch_size: Any = None, with_info: bool = False, **_: Any
+    name: str, split: Any = None, batch_size: Any = None, with_info: bool = False, **given: Any
 ) -> Any:
     made_by = _Builder(name)
     found: Any
     if split is None:
         found = {one: _arrays(name, one) for one in ("train", "test")}
     else:
-        found = made_by.as_dataset(split)
+        found = made_by.as_dataset(split, **given)
     return (found, made_by.info) if with_info else found
 
 

@@ -60,6 +60,7 @@ def test_threads_come_and_go(order: str, changes: Changes) -> None:
     check("threads", order, changes)
 
 
+@pytest.mark.slow
 @orders
 @settings(max_examples=8)
 @given(changes=CHANGES)

@@ -14,8 +14,9 @@ DEQUEUE_OPS = {"QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2"}
 ENQUEUE_OPS = {"QueueEnqueueV2", "QueueEnqueueManyV2"}
 CLOSE_OPS = {"QueueCloseV2"}
 ITERATOR_OPS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")  # beginnings of names
-# Operations that change a variable, such as those of optimisers and of moving averages.
-UPDATE_OPS = re.compile(r"^(Resource)?(Sparse)?(Apply|Scatter)|^Assign")
+# Operations that change a variable, such as those of optimisers and of moving averages, or that may
+# do so in a function.
+UPDATE_OPS = re.compile(r"^(Resource)?(Sparse)?(Apply|Scatter)|^Assign|^StatefulPartitionedCall")
 MAX_NAMES = 3  # fetches in the name of a plan
 
 

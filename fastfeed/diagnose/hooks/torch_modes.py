@@ -42,23 +42,26 @@ class _Modes:
 
         @functools.wraps(original)
         def train(model: Any, mode: bool = True) -> Any:
-            if getattr(self._inside, "model", None) is not None or not self._log.active:
+            if getattr(self._inside, "model", False) or not self._log.active:
                 return original(model, mode)
-            self._inside.model = model
+            self._inside.model = True
             try:
                 self._set(model, training=mode)
                 return original(model, mode)
             finally:
-                self._inside.model = None
+                self._inside.model = False
 
         return train
 
     def _set(self, model: Any, *, training: bool) -> None:
         now_s = time.perf_counter()
-        if not training:
-            self._begun.setdefault(model, (now_s, _caller()))
-            return
-        begin_s, label = self._begun.pop(model, (now_s, ""))
+        try:
+            if not training:
+                self._begun.setdefault(model, (now_s, _caller()))
+                return
+            begin_s, label = self._begun.pop(model, (now_s, ""))
+        except Exception as error:  # a model without a hash
+            return self._log.failed("the mode of a model", error)
         if now_s - begin_s > MIN_MARK_S:
             self._log.add_mark(Mark("evaluation", begin_s, now_s, label))
 

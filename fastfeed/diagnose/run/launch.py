@@ -214,12 +214,15 @@ class Launch:
         elif phase == Phase.SEARCHING and not self._reported_stall:
             self._report_and_finish(ReportReason.STEPLESS)
         loop, over = self._lifecycle.loop, self._lifecycle.phase == Phase.OVER
-        if not over and (loop is None or self._observer.only_takes(loop)):
+        if not over and (loop is None or self._only_takes(loop)):
             if self._children.begin(now_s):
                 self._lifecycle.leave(loop)  # the children may train, whose results it takes
                 self._measure(phase)
             elif self._children.have_reported(now_s):
                 self._report_and_finish(ReportReason.CHILDREN)
+
+    def _only_takes(self, loop: Loop) -> bool:
+        return bool(self._guard(lambda: self._observer.only_takes(loop), MEASURING))
 
     def _measure(self, phase: Phase) -> None:
         if self.log.experiments is not None and phase == Phase.MEASURING:

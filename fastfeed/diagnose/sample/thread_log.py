@@ -215,8 +215,6 @@ class Threads:
         self.samples += times
         self.late += late * times
         self.blind += (not late and queued_s > lock.LATE_S) * times
-        computes = self._computes()
-        self.computed += computes * times
         # All stacks come first: every file read releases the interpreter lock, and the threads that
         # wait for it run on.
         frames = sys._current_frames()
@@ -224,6 +222,8 @@ class Threads:
         frames.pop(_thread.get_ident(), None)
         stacks = {ident: stack_of(frame, self._stacks) for ident, frame in frames.items()}
         integers = module_integers(frames.get(self.loop))
+        computes = self._computes()
+        self.computed += computes * times
         observed: list[ObservedThread] = []
         for ident, frame in frames.items():
             tid = self._names.tid(ident)
@@ -282,7 +282,7 @@ class Threads:
 
     def _computes(self) -> bool:
         """Return True if a thread of compiled programs is on a core, or ready for one."""
-        logs = (self.logs.get(tid) for tid in self.computing)
+        logs = [self.logs.get(tid) for tid in tuple(self.computing)]  # a backend may be made now
         used = (log for log in logs if log is not None and log.used().cpu_s)
         stats = (log.files.read("stat", self._reader) for log in used)
         return any(procfs.state_char(stat) == "R" for stat in stats)

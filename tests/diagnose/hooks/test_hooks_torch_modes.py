@@ -79,3 +79,18 @@ def test_a_model_that_is_gone_is_forgotten(clock: Clock, log: HookLog) -> None:
     again, _ = model()
     again.train()
     assert log.timeline.marks == []
+
+
+class Equal(torch.nn.Module):
+    """A model that is compared by value, and has no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_model_without_a_hash_is_left_alone(log: HookLog) -> None:
+    net = Equal()
+    assert net.eval() is net and not net.training
+    assert "the mode of a model" in " ".join(log.missing)

@@ -151,12 +151,13 @@ class TestAsynchronous:
         self, framework: str, options: tuple[str, ...], environment: dict[str, str]
     ) -> None:
         pytest.importorskip(framework)
+        # a small step: at 0.1, updates that are two behind already undo each other
         quick = ("async_parallel.py", "--quick", "--framework", framework)
-        code, out, errors = run(environment, *quick, *options)
+        code, out, errors = run(environment, *quick, "--learning-rate", "0.01", *options)
         assert code == 0, errors
         assert "applied in 2 epochs: 1280 records 2 times\n" in out
         assert re.search(r"staleness \d+ \(median\), \d+ \(95 %\), \d+ \(most\)", out)
-        assert float(re.search(r"test accuracy (\S+)", out)[1]) > 0.6, "guessing gives 0.1"
+        assert float(re.search(r"test accuracy (\S+)", out)[1]) > 0.4, "guessing gives 0.1"
 
     @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
     def test_the_batches_of_a_dead_worker_go_to_another(

@@ -55,7 +55,10 @@ def window(image: Image, y: int, x: int, height: int, width: int, *, fill: float
 
 
 def scaled(image: Image, size: tuple[int, int], step: Scale) -> Image:
-    down = _weights(image.shape[0], size[0], step)
+    pick = step.interpolation == "nearest"
+    down = (
+        _picked_rows(image.shape[0], size[0]) if pick else _weights(image.shape[0], size[0], step)
+    )
     across = _weights(image.shape[1], size[1], step)
     return np.einsum("yh,hwc,xw->yxc", down, image, across)
 
@@ -122,6 +125,16 @@ def _mirrored(place: int, length: int) -> int:
         return 0
     place %= 2 * (length - 1)
     return min(place, 2 * (length - 1) - place)
+
+
+def _picked_rows(old: int, new: int) -> Image:
+    """Return 1 for the old row that each new one is, as DALI goes down an image: step by step."""
+    out, ratio = np.zeros((new, old)), np.float32(old) / np.float32(new)
+    centre = ratio / 2
+    for at in range(new):
+        out[at, min(old - 1, int(centre))] = 1
+        centre += ratio
+    return out
 
 
 def _weights(old: int, new: int, step: Scale) -> Image:

@@ -79,6 +79,13 @@ def test_on_any_image(image: Image, named: tuple[str, Any], key: int) -> None:
     agree(name, by_dali(spec, [image], [key])[0][0], by_opencv(spec, image, key), times=times)
 
 
+@settings(max_examples=40)
+@given(images(), st.tuples(st.integers(1, 90), st.integers(1, 90)))
+def test_nearest_neighbours_are_the_same_on_any_edge(image: Image, size: tuple[int, int]) -> None:
+    spec = A.Augment([A.Resize(size, interpolation="nearest")])
+    agree("Resize nearest", by_dali(spec, [image], [0])[0][0], by_opencv(spec, image, 0))
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("window", [[], [A.RandomResizedCrop(20)]], ids=["whole", "window"])
 @pytest.mark.parametrize("behind", [None, False, True], ids=["jpeg", "png", "png, behind"])

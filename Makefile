@@ -1,4 +1,4 @@
-# `make bench`, `make test` and `make test-all` need only python3 with venv and pip: the rest is installed into .venv, once, and again
+# `make bench`, `make explore` and the tests need only python3 with venv and pip: the rest is installed into .venv, once, and again
 # when the packaging files or one of these two choices change. A choice holds for .venv until another one is named.
 #   TF=tensorflow-cpu   or tensorflow
 #   PYTHON=python3.12   the interpreter that .venv is made with, 3.10 to 3.13
@@ -25,11 +25,11 @@ ifeq ($(filter tensorflow tensorflow-cpu,$(TF)),)
 $(error TF=$(TF) is not a choice; take TF=tensorflow or TF=tensorflow-cpu)
 endif
 
-.PHONY: help bench test test-all check clean FORCE
+.PHONY: help bench test test-all explore check clean FORCE
 
 help:  ## show this list (default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
-	@echo "options:    TF=tensorflow, PYTHON=python3.12, TORCH=, ARGS='arguments for fastfeed bench or pytest'"
+	@echo "options:    TF=tensorflow, PYTHON=python3.12, TORCH=, EXPLORE_MINUTES=, ARGS='arguments for fastfeed bench or pytest'"
 
 bench: ARGS ?= --threads 1,4,8 --output build/bench
 bench: $(STAMP)  ## measure feeding with 1, 4 and 8 threads; results in build/bench
@@ -40,6 +40,14 @@ test: $(STAMP)  ## run the quick tests: every room and every promise, at most 5 
 
 test-all: $(STAMP)  ## run all tests
 	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+# Rounds are begun until the minutes are over; -x ends the round of the first failure. Only the files that draw are read.
+EXPLORE_MINUTES ?= 10
+explore: $(STAMP)  ## give the tests of properties new examples for EXPLORE_MINUTES=10; print the first that fails
+	@end=$$(($$(date +%s) + 60 * $(EXPLORE_MINUTES))); while test $$(date +%s) -lt $$end; do \
+	    EXPLORE=1 .venv/bin/python -m pytest -q -x --numprocesses 2 --dist worksteal -m hypothesis $(ARGS) \
+	        $$(grep -rl --include='test_*.py' '^from hypothesis import' tests) || exit 1; \
+	done
 
 check: $(STAMP)  ## lint, format, types and the shape of the code
 	.venv/bin/ruff check .

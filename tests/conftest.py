@@ -15,13 +15,18 @@ import pytest
 from hypothesis import settings
 from tqdm import tqdm
 
-# A busy machine must not fail a test. CI runs the same examples each time; elsewhere each run
-# explores further.
-settings.register_profile("suite", settings.get_profile("default"), deadline=None)
+# A busy machine must not fail a test. Every run takes the same examples, so that a change fails no
+# test by chance; `make explore` draws new ones.
 settings.register_profile(
-    "ci", settings.get_profile("suite"), derandomize=True, database=None, print_blob=True
+    "suite",
+    settings.get_profile("default"),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    print_blob=True,
 )
-settings.load_profile("ci" if os.environ.get("CI") else "suite")
+settings.register_profile("explore", settings.get_profile("suite"), derandomize=False)
+settings.load_profile("explore" if os.environ.get("EXPLORE") else "suite")
 LIMIT_S = 30.0  # of a failure: what ends by itself does so at once
 tqdm.monitor_interval = 0  # of a thread that the first bar starts, for as long as the process lives
 # tests/live enables these defaults of every runner: elsewhere they would fill this user's own

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+from hypothesis import settings
 
 from tests.conftest import KINDS, left_behind
 
@@ -70,3 +71,9 @@ def test_it_is_seen_while_it_is_there(
     with make():
         assert any(text in thing for thing in left_behind(before, limit_s=0))
     assert not left_behind(before)
+
+
+def test_examples_are_the_same_in_each_run_unless_they_explore() -> None:
+    assert settings.default is not None
+    assert settings.default.derandomize is not bool(os.environ.get("EXPLORE"))
+    assert settings.default.print_blob

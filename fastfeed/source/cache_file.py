@@ -3,13 +3,16 @@
     header (JSON) | a state for each record | a checksum for each record | columns
 
 The rows are mapped by every process, and written only once. The state of a row is written after the
-row. Without a folder the file is memory without a name, which ends with the last process.
+row. A loss of power may keep any page of the file and lose any other: a state is trusted only if it
+was written since the run began, and all other rows are checked against their checksums. Without a
+folder the file is memory without a name, which ends with the last process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -34,6 +37,9 @@ HEADER_NBYTES = 1 << 14
 FILE_NAME = "records.fastfeed"
 # States of a record; a positive one is the number of the run that wrote or checked it last.
 ABSENT, FILTERED_OUT = 0, -1
+FILTERED_SUM = zlib.crc32(b"filtered out")  # in place of the checksum of a row
+LAST_RUN = 1 << 30
+DIGEST_FROM = HEADER_NBYTES // 4  # characters of a description; longer ones are hashed
 LOOK_AHEAD = 1 << 13  # states that one batch looks at, beside its own
 STATE_NBYTES, CHECKSUM_NBYTES = 4, 4
 MEMORY_SHARE, DISK_SHARE = 0.25, 0.9  # of what is free, for a cache without a bound
@@ -81,12 +87,15 @@ class CacheFile:
         self._runs: Array = head[HEADER_NBYTES - ALIGN :][:ALIGN].view(np.ndarray).view(np.int32)
 
     def _new_run(self) -> int:
-        """Return a number that no run before had. Rows of other runs are checked when they are
-        first read."""
+        """Return a number above those of all runs before. Rows of other runs are checked when they
+        are first read, also those of a run whose number was lost with the power."""
         with open(self.path, "r+b") as file:
             lock(file)
-            self._runs[0] += 1
-            return int(self._runs[0])
+            before = int(self._runs[0])
+            run = before + 1 if 0 <= before < LAST_RUN else 1
+            self.states[self.states >= run] = run - 1
+            self._runs[0] = run
+            return run
 
     @property
     def damaged(self) -> int:
@@ -101,8 +110,8 @@ class CacheFile:
         given: dict[str, Any] = {
             "fastfeed cache": VERSION,
             "records": self.length,
-            "record": text,
-            "leaves": [[array.dtype.str, list(array.shape)] for array in leaves],
+            "record": _brief(text),
+            "leaves": _brief([[array.dtype.str, list(array.shape)] for array in leaves]),
         }
         if self.full:
             return
@@ -128,17 +137,22 @@ class CacheFile:
 
     def _agreed(self, held: bytes, given: dict[str, Any]) -> int:
         """Return the rows of a file that has a header; raise OptionError if it is for others."""
-        found: dict[str, Any] = {}
-        with contextlib.suppress(ValueError):
+        found: Any = None
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(held)
+        found = found if isinstance(found, dict) else {}
         differing = [name for name in given if found.get(name) != given[name]]
+        rows = found.get("rows")
+        if type(rows) is not int or not 0 <= rows <= self.length:
+            differing.append("rows")
+            given["rows"] = f"a number from 0 to {self.length}"
         if differing:
             name = differing[0]
             raise OptionError(
                 f"cache={self.path!r} was made for others: its {name} is {found.get(name)!r}, and "
                 f"here it is {given[name]!r}. Delete it, or choose another folder"
             )
-        return int(found["rows"])
+        return int(rows)
 
     def _reserve(self, file: int, end: int) -> bool:
         """Reserve disk space up to `end`; return False if there is not enough."""
@@ -181,6 +195,11 @@ class CacheFile:
             self._sums[index] = self._checksum(index)
         self.states[index] = self.run
 
+    def leave_out(self, index: int) -> None:
+        """Write that the filter refused a record."""
+        self._sums[index] = FILTERED_SUM
+        self.states[index] = FILTERED_OUT
+
     def is_damaged(self, index: int) -> bool:
         """Return True, and count it, if a row from an earlier run is not what was written."""
         if self._checked(index):
@@ -190,7 +209,10 @@ class CacheFile:
         return True
 
     def _checked(self, index: int) -> bool:
-        if self.states[index] < self.run:  # of neither this run, nor one that began later
+        state = self.states[index]
+        if state == FILTERED_OUT:
+            return bool(self._sums[index] == FILTERED_SUM)
+        if state < self.run:  # of neither this run, nor one that began later
             if self._sums[index] != self._checksum(index):
                 return False
             self.states[index] = self.run
@@ -268,6 +290,13 @@ def new_cache_file(
 
 def _column_nbytes(array: Array, rows: int) -> int:
     return -(-math.prod((rows, array.nbytes)) // ALIGN) * ALIGN
+
+
+def _brief(found: Any) -> Any:
+    """Return a description for the header, or its digest if the header had no room for it."""
+    text = json.dumps(found)
+    long = len(text) > DIGEST_FROM
+    return f"sha256 {hashlib.sha256(text.encode()).hexdigest()}" if long else found
 
 
 def _nothing() -> None:

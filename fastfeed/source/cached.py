@@ -84,8 +84,6 @@ class CachedRecords:
         file, state = self._file, ABSENT
         if index < file.capacity and file.columns:
             state = file.states[index]
-        if state == FILTERED_OUT:
-            return FILTERED
         if state and file.is_damaged(index):
             LOG.log(
                 logging.DEBUG if self._warned else logging.WARNING,
@@ -95,6 +93,8 @@ class CachedRecords:
                 file.path,
             )
             self._warned, state = True, ABSENT
+        if state == FILTERED_OUT:
+            return FILTERED
         if state:
             # A copy: what the user's functions do to it, or keep of it, does not touch the file.
             return rebuild(self._structure, [column[index].copy() for column in file.columns])
@@ -110,7 +110,7 @@ class CachedRecords:
     def _made(self, index: int) -> Any:
         record = self._maker(index)
         if record is FILTERED:
-            self._file.states[index] = FILTERED_OUT
+            self._file.leave_out(index)
             return record
         self._file.put(index, self._arrays(record, index))
         return record

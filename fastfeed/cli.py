@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from fastfeed import __version__
 from fastfeed.errors import FeedError, OptionError
@@ -292,7 +291,7 @@ def top(pid: int | None, *, once: bool, as_json: bool) -> None:
     with _exit_on_errors():
         from fastfeed.live.top import view
 
-        view(pid, once=once, as_json=as_json, console=Console(markup=False))
+        view(pid, once=once, as_json=as_json)
 
 
 @main.command()
@@ -303,10 +302,11 @@ def postmortem(file: Path | None) -> None:
     It is read from the job's black box; without FILE, from the newest one.
     """
     with _exit_on_errors():
+        from fastfeed.live.drawing import Terminal
         from fastfeed.live.postmortem import read
         from fastfeed.live.postmortem_view import render
 
-        Console(markup=False).print(render(read(file)))
+        Terminal().print(render(read(file)))
 
 
 @main.command()
@@ -314,12 +314,13 @@ def postmortem(file: Path | None) -> None:
 def doctor(*, as_json: bool) -> None:
     """Show what this machine offers, what is missing, and the command that brings it."""
     from fastfeed.live.doctor import examine, json_of, table_of
+    from fastfeed.live.drawing import Terminal
 
     found = examine()
     if as_json:
         click.echo(json_of(found))
     else:
-        Console(markup=False).print(table_of(found))
+        Terminal().print(table_of(found))
 
 
 @contextmanager

@@ -29,8 +29,31 @@ from typing import Any
 _OWN_FOLDERS = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source"))
 
 
+def clean(text: str) -> str:
+    """Return one line that a terminal and a browser show literally: control characters and broken
+    Unicode are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else _written_out(sign) for sign in text)
+
+
+def clean_lines(text: str) -> str:
+    """Return such a text of several lines, such as a traceback."""
+    return "\n".join(clean(line.expandtabs()) for line in text.splitlines())
+
+
+def _written_out(sign: str) -> str:
+    return " " if sign.isspace() else sign.encode("unicode_escape").decode("ascii")
+
+
 class FeedError(Exception):
-    """Base class of every error that fastfeed raises."""
+    """Base class of every error that fastfeed raises.
+
+    Its text may quote files, names and other errors, and changes no terminal that shows it.
+    """
+
+    def __str__(self) -> str:
+        return clean_lines(super().__str__())
 
 
 class OptionError(FeedError, ValueError):

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from fastfeed.benchmark.sweep import Sweep, SweepPlan, parse_counts
 from fastfeed.errors import MissingExtra, OptionError
+from fastfeed.live.drawing import Terminal
 from fastfeed.runner.unfit_options import refuse_too_many
 
 # options that another one makes useless, and why
@@ -63,7 +64,7 @@ def _measure_sweep(options: dict[str, Any]) -> bool:
     if least_au is not None:
         check_step(options["consumer"])
     sweep = _sweep(options)
-    console = Console(markup=False)
+    console = Terminal()
     show(console, tables_of(sweep))
     write_results(console, sweep, output=output, writers=(write_json, write_plots))
     console.print(advise(sweep), style="bold", soft_wrap=True, highlight=False)
@@ -102,7 +103,7 @@ def _measure_executors(augment: str, executors: str, *, options: dict[str, Any])
         found = compare_executors(
             options["workload"], consumer, spec=spec, executors=chosen, plan=plan, progress=report
         )
-    console = Console(markup=False)
+    console = Terminal()
     show(console, [table_of(found)])
     write_results(console, found, output=options["output"], writers=(write_json, write_plots))
     console.print(advise(found), style="bold", soft_wrap=True, highlight=False)
@@ -129,7 +130,7 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
         TimeElapsedColumn(),
     )
     last = ("", -1.0)
-    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True) as bar:
+    with Progress(*columns, console=Terminal(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
 
         def report(text: str, share: float) -> None:

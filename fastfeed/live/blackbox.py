@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fastfeed.core.unix import fcntl
 from fastfeed.live import record_layout as layout
-from fastfeed.live.folders import first_usable, state_folders
+from fastfeed.live.folders import first_usable, own_entries, state_folders
 from fastfeed.live.record_layout import (
     EVENT_RING,
     SAMPLE_RING,
@@ -122,11 +122,9 @@ class BlackBox:
 def boxes() -> list[Path]:
     """Return every black box in the default folders, the newest first."""
     found: dict[Path, float] = {}
-    for folder in state_folders():
+    for path in own_entries(state_folders(), "*" + SUFFIX, kind=stat.S_ISREG):
         with contextlib.suppress(OSError):
-            for path in folder.glob("*" + SUFFIX):
-                with contextlib.suppress(OSError):
-                    found[path] = path.stat().st_mtime
+            found[path] = path.lstat().st_mtime
     return sorted(found, key=lambda p: found[p], reverse=True)
 
 
@@ -171,7 +169,7 @@ def prune(now_s: float) -> None:
     ended = [path for path in boxes() if not in_use(path)]
     for n, path in enumerate(ended):
         with contextlib.suppress(OSError):
-            if n >= MAX_ENDED_BOXES or now_s - path.stat().st_mtime > MAX_ENDED_AGE_S:
+            if n >= MAX_ENDED_BOXES or now_s - path.lstat().st_mtime > MAX_ENDED_AGE_S:
                 path.unlink()
 
 
@@ -197,10 +195,11 @@ def _open(path: Path) -> tuple[Path, int]:
         )
         try:
             found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or (
-                found.st_size and os.pread(fd, 8, 0) != layout.MAGIC
-            ):
-                raise FileExistsError(f"{candidate} exists and is no black box: it is not touched")
+            own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+            if not own or (found.st_size and os.pread(fd, 8, 0) != layout.MAGIC):
+                raise FileExistsError(
+                    f"{candidate} exists and is no black box of this user: it is not touched"
+                )
             os.fchmod(fd, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return candidate, fd

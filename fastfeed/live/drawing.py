@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
+from fastfeed.errors import clean
 from fastfeed.model.workload import INPUT_BOUND
 
 STRONGLY_INPUT_BOUND = 0.2  # of starvation
@@ -21,6 +24,21 @@ STATE_COLOURS = {
     "finished": "bright_black",
     "dead": "bold red",
 }
+
+
+class Terminal(Console):
+    """A console on which texts of others, such as names of threads, are shown literally."""
+
+    def __init__(self, *, stderr: bool = False, **options: Any) -> None:
+        super().__init__(stderr=stderr, markup=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield the pieces of a renderable; only those of rich itself control the terminal."""
+        for piece in super().render(renderable, options):
+            lines = piece.text.split("\n")
+            yield piece if piece.control else Segment("\n".join(map(clean, lines)), piece.style)
 
 
 def sparkline(values: Sequence[float | None], *, top: float | None = None) -> str:

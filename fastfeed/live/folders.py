@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 # Not TMPDIR, which may differ in another login of the same user.
@@ -39,6 +40,23 @@ def check_owner(folder: Path) -> None:
         raise PermissionError(
             f"{folder} belongs to user {found.st_uid}, not to this one ({os.geteuid()})"
         )
+
+
+def own_entries(
+    folders: Iterable[Path], pattern: str, *, kind: Callable[[int], bool]
+) -> Iterator[Path]:
+    """Yield what matches in these folders and is of this kind (such as stat.S_ISREG), by name.
+
+    Folders, files and sockets of another user, and links, are passed over: they may be forged.
+    """
+    for folder in dict.fromkeys(folders):
+        with contextlib.suppress(OSError):
+            check_owner(folder)
+            for path in sorted(folder.glob(pattern)):
+                with contextlib.suppress(FileNotFoundError):
+                    found = path.lstat()
+                    if kind(found.st_mode) and found.st_uid == os.geteuid():
+                        yield path
 
 
 def state_folders() -> Iterator[Path]:

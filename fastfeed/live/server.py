@@ -36,6 +36,7 @@ class Server:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._clients: dict[socket.socket, _Client] = {}
+        self._resting: list[tuple[socket.socket, _Listener]] = []
 
     def listen(
         self,
@@ -63,6 +64,10 @@ class Server:
         Return no key at `until_s` (of time.perf_counter).
         """
         ready: list[object] = []
+        for listening, listener in self._resting:
+            with contextlib.suppress(ValueError):  # it was closed
+                self._selector.register(listening, selectors.EVENT_READ, listener)
+        self._resting.clear()
         while not ready:
             next_s = min((c.deadline_s for c in self._clients.values()), default=until_s)
             timeout_s = max(0.0, min(next_s, until_s) - time.perf_counter())
@@ -83,16 +88,21 @@ class Server:
 
     def close(self) -> None:
         """Close every connection and every listening socket."""
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, socket.socket):
-                key.fileobj.close()
+        listening = [listening for listening, _ in self._resting]
+        for one in (*listening, *(key.fileobj for key in self._selector.get_map().values())):
+            if isinstance(one, socket.socket):
+                one.close()
         self._selector.close()
         self._clients.clear()
 
     def _accept(self, listening: socket.socket, listener: _Listener) -> None:
         try:
             conn, _ = listening.accept()
-        except OSError:  # the client has gone
+        except (BlockingIOError, ConnectionError):  # the client has gone
+            return
+        except OSError:  # no descriptor is free: the client would be ready again at once
+            self._selector.unregister(listening)
+            self._resting.append((listening, listener))
             return
         if len(self._clients) >= MAX_CLIENTS or not listener.admits(conn):
             conn.close()

@@ -9,12 +9,13 @@ import contextlib
 import json
 import os
 import socket
+import stat
 import struct
 from pathlib import Path
 from typing import Any
 
 from fastfeed.errors import OptionError
-from fastfeed.live.folders import check_owner, first_usable, socket_folders
+from fastfeed.live.folders import first_usable, own_entries, socket_folders
 
 ASK_TIMEOUT_S = 1.0
 MAX_SOCKET_ANSWER_NBYTES = 2**24
@@ -30,7 +31,7 @@ def serve() -> tuple[socket.socket, Path]:
     path = folder / f"{os.getpid()}.sock"
     if len(os.fsencode(path)) > MAX_PATH_NBYTES:
         raise OSError(f"{path} is too long for the name of a socket")
-    for stale in folder.glob("*.sock"):
+    for stale in (path, *own_entries([folder], "*.sock", kind=stat.S_ISSOCK)):
         if stale == path or _is_abandoned(stale):
             with contextlib.suppress(OSError):
                 stale.unlink()
@@ -46,7 +47,7 @@ def serve() -> tuple[socket.socket, Path]:
 
 
 def same_user(conn: socket.socket) -> bool:
-    """Return True if the client runs as this user."""
+    """Return True if the other end runs as this user."""
     size = struct.calcsize("iII")
     _, uid, _ = struct.unpack("iII", conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return bool(uid == os.geteuid())
@@ -79,19 +80,16 @@ def ask(pid: int) -> dict[str, Any] | None:
 
 
 def _sockets() -> list[Path]:
-    """Return the sockets in folders of this user; others could contain forged ones."""
-    found: list[Path] = []
-    for folder in dict.fromkeys(socket_folders()):
-        with contextlib.suppress(OSError):
-            check_owner(folder)
-            found += sorted(folder.glob("*.sock"))
-    return found
+    """Return the sockets of this user."""
+    return list(own_entries(socket_folders(), "*.sock", kind=stat.S_ISSOCK))
 
 
 def _ask(path: Path) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
         conn.settimeout(ASK_TIMEOUT_S)
         conn.connect(str(path))
+        if not same_user(conn):
+            raise PermissionError(f"{path} is served by another user")
         data = bytearray()
         while part := conn.recv(2**16):
             data += part

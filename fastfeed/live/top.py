@@ -16,6 +16,7 @@ from rich.live import Live
 from fastfeed.errors import MissingExtra, OptionError
 from fastfeed.live import socket
 from fastfeed.live import threads_of_job as spy
+from fastfeed.live.drawing import Terminal
 from fastfeed.live.job_view import JobView, ProcessUse
 from fastfeed.live.top_view import draw, listing
 from fastfeed.probes.gpu import DRIVER, readings
@@ -138,7 +139,7 @@ def view(
     With `once`, or if the output is no terminal, show one frame. Without `pid`, show the only job
     that answers, or list them if there are several. Raise OptionError with a text for the user.
     """
-    console = console or Console(markup=False)
+    console = console or Terminal()
     if pid is None:
         pid = _only_job(console, as_json=as_json)
         if pid is None:

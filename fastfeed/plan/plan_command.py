@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from rich.console import Console
-
 from fastfeed.benchmark.bench_command import progress_bar, show, write_results
 from fastfeed.errors import OptionError
+from fastfeed.live.drawing import Terminal
 from fastfeed.plan.plan_figures import figures_from
 from fastfeed.plan.planner import make_plan
 from fastfeed.plan.profiled import SourceProfile, profile_source
@@ -34,7 +33,7 @@ def plan(words: Sequence[str], options: dict[str, Any], *, given: Collection[str
         output.mkdir(parents=True, exist_ok=True)
     profile = None if options["workload"] is None else _profile(options)
     found = make_plan(figures, profile)
-    console = Console(markup=False)
+    console = Terminal()
     show(console, plan_tables(found))
     for warning in found.warnings:
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True, highlight=False)

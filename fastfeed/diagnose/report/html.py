@@ -19,6 +19,7 @@ from fastfeed.diagnose.report import charts, words
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.diagnose.report.json import stages
 from fastfeed.diagnose.report.process_activity import activity, training_children
+from fastfeed.errors import clean, clean_lines
 
 MAX_TASK_ROWS = 60  # rows of a table; the JSON file has more
 FLAMES = 8
@@ -96,17 +97,17 @@ def _task(task: Any) -> dict[str, Any]:
 
 def _shown(value: Any) -> Any:
     """Return what a template writes: control characters of names are spelled out."""
-    return value if isinstance(value, Markup) else words.clean(str(value))
+    return value if isinstance(value, Markup) else clean(str(value))
 
 
 def _lines(text: str) -> Markup:
-    return Markup(escape(words.clean_lines(text)))
+    return Markup(escape(clean_lines(text)))
 
 
 def _coded(text: Any) -> Markup:
     """Return text between backticks as code; as str, because a Markup would escape what is put into
     it."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(words.clean(str(text))))))
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(clean(str(text))))))
 
 
 def _file(name: str) -> str:

@@ -16,8 +16,6 @@ from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Figures, Recommendatio
 from fastfeed.diagnose.report import words
 from fastfeed.diagnose.report.process_activity import activity, training_children
 from fastfeed.diagnose.report.words import (
-    clean,
-    clean_lines,
     duration,
     factor,
     factors,
@@ -25,6 +23,7 @@ from fastfeed.diagnose.report.words import (
     percents,
     rate,
 )
+from fastfeed.errors import clean, clean_lines
 
 TONE_STYLES = {"unknown": "bold", "good": "bold green", "fair": "bold yellow", "bad": "bold red"}
 PART_COLOURS = {

@@ -123,21 +123,6 @@ def tone(diagnosis: Diagnosis) -> str:
     return "bad" if diagnosis.verdict.startswith(("input.", "feed.")) else "fair"
 
 
-def clean(text: str) -> str:
-    """Return one line that a terminal and a browser show literally: control characters and broken
-    Unicode are spelled out."""
-    return "".join(sign if sign.isprintable() else _written_out(sign) for sign in text)
-
-
-def clean_lines(text: str) -> str:
-    """Return such a traceback, with its lines."""
-    return "\n".join(clean(line.expandtabs()) for line in text.splitlines())
-
-
-def _written_out(sign: str) -> str:
-    return " " if sign.isspace() else sign.encode("unicode_escape").decode("ascii")
-
-
 def percent(share: float | None) -> str:
     """Return a share (0 to 1) as "71 %"; "0.4 %" below one."""
     if share is None or not math.isfinite(share):

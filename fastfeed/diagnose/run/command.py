@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fastfeed.diagnose.anonymous import anonymised
 from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence_file import read_evidence, write_evidence
@@ -64,7 +62,9 @@ def replay(path: Path, *, evidence: Path | None, anonymous: bool, **options: Any
 
 
 def _show(diagnosis: Diagnosis, written: list[Path]) -> None:
-    console = Console(stderr=True, markup=False)
+    from fastfeed.live.drawing import Terminal
+
+    console = Terminal(stderr=True)
     console.print(render(diagnosis))
     if written:
         console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)

@@ -10,7 +10,7 @@ import pytest
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
 from fastfeed.diagnose.report import html
-from fastfeed.diagnose.report.words import clean
+from fastfeed.errors import clean
 from tests.diagnose.browser import WANTED, Browser, browser, programs
 from tests.diagnose.diagnoses import EXAMPLES
 

@@ -13,7 +13,8 @@ from rich.console import Console
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Reproduction
 from fastfeed.diagnose.evidence import FRAMEWORK, Task
 from fastfeed.diagnose.report import terminal
-from fastfeed.diagnose.report.words import clean, split
+from fastfeed.diagnose.report.words import split
+from fastfeed.errors import clean
 from tests.diagnose.diagnoses import (
     EXAMPLES,
     NAN,

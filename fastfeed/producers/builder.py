@@ -3,7 +3,6 @@ draws."""
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -30,6 +29,7 @@ from fastfeed.source import FILTERED, Arrays, Source
 
 if TYPE_CHECKING:
     from fastfeed.augment.executor import Executor
+    from fastfeed.producers.generators import Generators
 
 PLAIN_TYPES = (
     np.ndarray,
@@ -42,7 +42,6 @@ PLAIN_TYPES = (
 # caches: each fetch and each draw behind it would cost several times as much, 4 % of the time of
 # small photographs.
 FETCH_GROUP = 8
-Reseed = Callable[[tuple[int, ...]], None]  # seeds the generators that all code of a process shares
 
 
 class Outlet(Protocol):
@@ -87,7 +86,7 @@ class BatchBuilder:
     """Builder of checked batches. The first batch, of any producer, fixes the spec for all."""
 
     def __init__(
-        self, source: Source, options: FeedOptions, *, reseed: Reseed | None = None
+        self, source: Source, options: FeedOptions, *, generators: Generators | None = None
     ) -> None:
         self._source = source
         self._filter, self._own_collate = options.filter, options.collate
@@ -96,12 +95,12 @@ class BatchBuilder:
             _UserFunction(options.batch_transform) if options.batch_transform else None
         )
         self._takes_worker = self._transform is not None and self._transform.takes_worker
-        self._reseed = reseed
+        self._generators = generators
         self._rank = (options.own_shard or (0, 1))[0]
         plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN_TYPES)
         # Single items run code of the user's. Seeding for each item takes 10 us.
         self._seeds_items = self._takes_worker or (
-            reseed is not None and not (plain and options.transform is None)
+            generators is not None and not (plain and options.transform is None)
         )
         self._executor: Executor | None = None
         # Imported on demand: it takes a quarter as long as all other imports.
@@ -132,15 +131,16 @@ class BatchBuilder:
         """Begin an epoch of a stream, or continue it from the generator `states`. The
         callable draws from here on."""
         if states is not None:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
-        elif self._reseed is not None:
-            self._reseed((worker.seed, worker.epoch, self._rank * worker.count + worker.index))
+            assert self._generators is not None
+            self._generators.restore(states)
+        elif self._generators is not None:
+            key = (worker.seed, worker.epoch, self._rank * worker.count + worker.index)
+            self._generators.seed(key)
 
     def generator_states(self) -> Any:
-        """Return the states of the generators that all code of a process shares, or None if this
-        builder does not seed them."""
-        return None if self._reseed is None else (random.getstate(), np.random.get_state())
+        """Return the states of the process's generators, or None if this builder does not seed
+        them."""
+        return None if self._generators is None else self._generators.states()
 
     def build(
         self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]
@@ -298,13 +298,13 @@ class BatchBuilder:
         key = self._source.draw_key(part, number=number, position=position)
         if key is None:
             return worker
-        if self._reseed is not None:
-            self._reseed((worker.seed, worker.epoch, *key))
+        if self._generators is not None:
+            self._generators.seed((worker.seed, worker.epoch, *key))
         return worker.for_item(key) if self._takes_worker else worker
 
     def _fetch_all(self, payload: Any, worker: Worker, *, number: int) -> Any:
         """Return all items of a payload, or None where they come one by one."""
-        if self._reseed is not None and self._seeds_items:
+        if self._generators is not None and self._seeds_items:
             self._seeded_worker(worker, payload[0], number=number, position=0)
         return self._source.fetch_all(payload)
 
@@ -320,8 +320,8 @@ class BatchBuilder:
         on the number of the batch; no record has a key of that length."""
         if self._source.draw_key(0, number=number, position=0) is not None:
             key = (self._rank, number, 0)
-            if self._reseed is not None:
-                self._reseed((worker.seed, worker.epoch, *key))
+            if self._generators is not None:
+                self._generators.seed((worker.seed, worker.epoch, *key))
             worker = worker.for_item(key)
         return _called(place, self._batch_transform, batch, worker)
 

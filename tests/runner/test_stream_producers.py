@@ -9,7 +9,7 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,28 +32,33 @@ cuts = st.lists(st.integers(0, 15), min_size=2, max_size=2)
 pytestmark = pytest.mark.filterwarnings("ignore:the state is .* the epoch")
 
 
+OWN = np.random.default_rng(3)
+
+
 @dataclass(frozen=True)
 class Drawing:
-    """The rows of each producer: (index, count, epoch, number, draws of worker.rng, of `random` and
-    of numpy). Lengths differ. A producer that skips starts at worker.start with new generators, and
-    draws nothing for the skipped rows."""
+    """The rows of each producer: (index, count, epoch, number, draws of worker.rng, of `random`, of
+    numpy and of two other generators). Lengths differ. A producer that skips starts at worker.start
+    with new generators, and draws nothing for the skipped rows."""
 
     lengths: tuple[int, ...]
     skips: bool = False
     records: bool = False
+    held: random.Random = field(default_factory=lambda: random.Random(3), compare=False)
 
     def __call__(self, worker: Worker) -> Iterator[np.ndarray]:
         for number in range(
             worker.start if self.skips else 0, self.lengths[worker.index % len(self.lengths)]
         ):
             draws = [worker.rng.integers(2**62), random.getrandbits(62), np.random.randint(2**62)]
+            draws += [self.held.getrandbits(62), OWN.integers(2**62)]
             row = np.array(
                 [
                     worker.index,
                     worker.count,
                     worker.epoch,
                     number,
-                    *([0] * 3 if self.skips else draws),
+                    *([0] * 5 if self.skips else draws),
                 ]
             )
             yield row if self.records else row[None]
@@ -101,8 +106,8 @@ def check(
     # a run that is complete is followed by another one
     cut = [min(cut[0], length // 2), min(cut[1], length // 3)]
     found = resumed(source, mixes, cut, **options)
-    # threads share `random` and numpy
-    kept = 7 if all(mix[0] and mix[1] == 1 for mix in mixes) else 5
+    # threads share all but worker.rng
+    kept = 9 if all(mix[0] and mix[1] == 1 for mix in mixes) else 5
     assert Counter(tuple(row[:kept]) for row in found) == Counter(
         tuple(row[:kept]) for row in wanted
     )

@@ -213,7 +213,6 @@ class _Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(self._control.detach())
-            gc.unfreeze()
             try:
                 code = self._run(task, fds)
             except BaseException:  # a bug in fastfeed: failures of producers go through the ring

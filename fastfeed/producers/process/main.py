@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import random
+import logging
 import signal
 import socket
 import threading
@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, OptionError
 from fastfeed.producers.builder import BatchBuilder
+from fastfeed.producers.generators import Generators
 from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.process.inbox import EpochPermit, Inbox, InboxSource, WorkerOutlet
 from fastfeed.producers.process.outlet import RingOutlet
@@ -28,6 +27,11 @@ from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.writer import RingChannels, RingWriter
 from fastfeed.source import CallableSource, Source, source_from
 
+LOG = logging.getLogger("fastfeed")
+SEEDED = (
+    "%d random generators that the source or its modules hold are seeded from seed= in each worker "
+    "process: copies would draw the same numbers. The same seed= repeats their draws."
+)
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # no library is known to use it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 TRIM_NBYTES, MMAP_NBYTES = 2**27, 2**25  # glibc accepts no larger mmap threshold
@@ -58,6 +62,11 @@ class WorkerTask:
     first: int = 0
     remote: bool = False
 
+    @property
+    def draw_key(self) -> tuple[int, ...]:
+        """What the draws of the process depend on, before its first item."""
+        return (self.seed, self.first_epoch, self.rank, self.index, self.number)
+
     def producer(self, thread: int) -> int:
         """Return the number of a producer among all of the feed's."""
         return self.first + thread
@@ -84,7 +93,7 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     """
     keep_freed_memory()
     first = WorkerTask(**message["tasks"][0])
-    reseed((first.seed, first.first_epoch, first.rank, first.index, first.number))
+    Generators().seed(first.draw_key)  # unpickling may draw
     exclusive = len(message["tasks"]) == 1 and first.threads == 1
     producers: list[Producer] = []
     low_priority: list[Producer] = []
@@ -168,9 +177,14 @@ def producers_of(
     source = given if task.dispatched else source_from(given, options)
     if isinstance(source, CallableSource):
         source.compare = outlets[0].begin_stream
+    generators = Generators.of_process()
+    generators.seed(task.draw_key)
+    if generators.held and not task.number:
+        say = LOG.warning if options.seed is None else LOG.info
+        say(SEEDED, len(generators.held))
     # All threads of a process share its generators: they are seeded for each item only if there is
     # one thread.
-    builder = BatchBuilder(source, options, reseed=reseed if exclusive else None)
+    builder = BatchBuilder(source, options, generators=generators if exclusive else None)
     producers = []
     for thread, outlet in enumerate(outlets):
         own: Source = InboxSource(given, control, outlet=outlet) if task.dispatched else source
@@ -211,14 +225,6 @@ def keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_MMAP_THRESHOLD, MMAP_NBYTES)
         libc.mallopt(M_TRIM_THRESHOLD, TRIM_NBYTES)
-
-
-def reseed(key: tuple[int, ...]) -> None:
-    """Seed the process's generators. Forked processes share their state and would all draw the same
-    numbers. An item that is processed again, elsewhere or later, draws the same numbers."""
-    mixed = hash(key) & 2**64 - 1  # the hash of a tuple of integers is the same in every process
-    np.random.seed(mixed & 2**32 - 1)  # seeding with two integers takes three times as long
-    random.seed(mixed)
 
 
 def setup_failure(error: BaseException) -> str:

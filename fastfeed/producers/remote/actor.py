@@ -16,12 +16,12 @@ import numpy as np
 
 import fastfeed
 from fastfeed.errors import FeedError, OptionError, StateError
+from fastfeed.producers.generators import Generators
 from fastfeed.producers.loop import Producer
 from fastfeed.producers.process.main import (
     WorkerTask,
     keep_freed_memory,
     producers_of,
-    reseed,
     setup_failure,
 )
 from fastfeed.producers.process.ship import unpack_from
@@ -106,8 +106,7 @@ class RemoteWorker:
                 control = RemoteInbox() if task.dispatched else RemotePermit(task.allowed)
                 self._jobs[trainer, number] = RemoteJob(task, version, shipment, control, alone)
                 if not number:
-                    key = (task.seed, task.first_epoch, task.rank, task.index, task.number)
-                    reseed(key)
+                    Generators().seed(task.draw_key)
             self._heard_s[trainer] = time.monotonic()
             self._attached.notify_all()
         for number in range(len(tasks)):

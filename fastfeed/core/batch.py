@@ -19,6 +19,7 @@ from fastfeed.core.dtypes import (
     encoded,
     produced_dtype,
 )
+from fastfeed.core.leaves import array_of
 from fastfeed.core.structure import (
     SCALARS,
     Structure,
@@ -254,13 +255,7 @@ def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
             "(the records of the batch). If the source yields single records, set records=True, "
             "batch_size=32"
         )
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise SpecError(
-            f"{path} of {place} is a ragged list, not an array ({error}): pad it, or yield "
-            "single records with records=True, batch_size=32, pad=True"
-        ) from None
+    array = array_of(value, f"{path} of {place}")
     if array.ndim == 0:
         raise SpecError(
             f"{path} of {place} is {_shown(value)}: expected an array with one leading dimension"

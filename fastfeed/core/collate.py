@@ -11,6 +11,7 @@ import numpy as np
 
 from fastfeed.core.batch import Batch
 from fastfeed.core.dtypes import check_dtype
+from fastfeed.core.leaves import array_of
 from fastfeed.core.structure import (
     describe,
     leaves_of,
@@ -278,10 +279,7 @@ def _stack_padded(
 
 
 def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
-    try:
-        array = value if type(value) is np.ndarray else np.asarray(value)
-    except ValueError as error:
-        raise SpecError(f"{where} is a ragged list, not an array ({error})") from None
+    array = array_of(value, where)
     if type(value) is np.bytes_ or array.dtype.kind in "biufc":
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     # As objects: the width of numpy's text differs from record to record.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,12 @@ from fastfeed.errors import SpecError
 # travels as its UTF-8 bytes.
 BYTES = np.dtype("S")
 TEXT = np.dtype("U")
+# by the kind of a dtype that cannot be fed
+DTYPE_WAYS = {
+    "M": ". Use x.astype('int64'), which keeps the unit of the dtype",
+    "m": ". Use x.astype('int64'), which keeps the unit of the dtype",
+    "V": ". Use a dict of the fields, {name: x[name] for name in x.dtype.names}",
+}
 
 
 def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
@@ -21,6 +28,8 @@ def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     if kind == "U":
         return array
+    if kind == "T":  # StringDType
+        array, kind = array.astype(object), "O"
     if kind == "O":
         kinds = {str if issubclass(t, str) else t for t in set(map(type, array.flat))}
         if kinds <= {bytes} or kinds == {str}:
@@ -28,10 +37,12 @@ def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]
         inside = " and ".join(sorted(t.__name__ for t in kinds - {bytes})) or "bytes"
         raise SpecError(
             f"{where} is an object array that holds {inside}: expected numbers, bools, bytes or "
-            "text. For records of varying shape, yield single records with records=True, "
-            "batch_size=32, pad=True"
+            "text. Make these in the source or in transform=, as in float(x) or str(x). For "
+            "records of varying shape, yield single records with records=True, batch_size=32, "
+            "pad=True"
         )
-    raise SpecError(f"{where} has dtype {array.dtype}: expected numbers, bools, bytes or text")
+    way = DTYPE_WAYS.get(kind, "")
+    raise SpecError(f"{where} has dtype {array.dtype}: expected numbers, bools, bytes or text{way}")
 
 
 def produced_dtype(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
@@ -42,12 +53,36 @@ def produced_dtype(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
 
 
 def encoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return text as an object array of its UTF-8 bytes."""
+    """Return text as an object array of its UTF-8 bytes.
+
+    File names that are no UTF-8 (`os.fsdecode`) become their own bytes.
+    """
     out = np.empty(array.shape, object)
-    out.flat[:] = [text.encode() for text in array.flat]
+    out.flat[:] = [_bytes_of(text) for text in array.flat]
     return out
 
 
 def decoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return UTF-8 bytes as an array of text."""
-    return np.array([data.decode() for data in array.flat], str).reshape(array.shape)
+    """Return encoded bytes as an array of text: of objects if some end in zeros, which numpy's own
+    text cannot hold."""
+    texts = [_text_of(data) for data in array.flat]
+    kind = object if any(text[-1:] == "\0" for text in texts) else str
+    return np.array(texts, kind).reshape(array.shape)
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        with contextlib.suppress(UnicodeEncodeError):
+            data = text.encode("utf-8", "surrogateescape")
+            if _text_of(data) == text:
+                return data
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _text_of(data: bytes) -> str:
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "surrogateescape")

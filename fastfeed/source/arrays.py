@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed.core.collate import Allocate
+from fastfeed.core.leaves import refuse_masked
 from fastfeed.core.structure import Structure, leaves_of, paths_of, rebuild, structure_of
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
@@ -116,6 +117,7 @@ def _column(leaf: Any, path: str) -> Any:
         )
     if hasattr(leaf, "chunks"):
         return in_file(leaf)
+    refuse_masked(leaf, path)
     try:
         return np.asanyarray(leaf)
     except Exception as error:  # a tensor that needs a gradient, or has a dtype of its own

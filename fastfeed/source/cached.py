@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed.core.collate import Allocate
+from fastfeed.core.leaves import array_of
 from fastfeed.core.structure import Structure, describe, leaves_of, rebuild, structure_of
 from fastfeed.core.worker import Worker, has_parameter
 from fastfeed.errors import OptionError
@@ -152,7 +153,7 @@ class CachedRecords:
 
     def _arrays(self, record: Any, index: int) -> list[Array]:
         leaves = leaves_of(structure_of(record) if not self._known else self._structure, record)
-        arrays = [np.asarray(leaf) for leaf in leaves or ()]
+        arrays = [array_of(leaf, f"record {index}") for leaf in leaves or ()]
         wrong = [array for array in arrays if array.dtype.kind not in "biufcS"]
         columns = self._file.columns
         other = bool(columns) and [(a.shape, a.dtype) for a in arrays] != [

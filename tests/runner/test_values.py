@@ -1,0 +1,78 @@
+"""Values that go in come out, equal in threads and in worker processes, or are refused alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastfeed import FeedRunner
+from tests.helpers.streams import LIMIT_S
+
+EXECUTORS: list[dict[str, int]] = [{"threads": 1}, {"processes": 1}]
+any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=4)
+NUMBERS = ["?", "u1", "i2", ">i4", "u8", ">f2", "f4", "f8", "g", "c8", "F", "bfloat16"]
+LAYOUTS: list[Callable[[Any], Any]] = [
+    lambda x: x,
+    np.asfortranarray,
+    lambda x: np.repeat(x, 2, axis=0)[::2],
+    lambda x: x[::-1].copy()[::-1],
+    lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),  # read-only
+]
+FORMS: list[Callable[[list[Any]], Any]] = [list, lambda v: np.array([*v, None], object)[:-1]]
+
+
+def numbers(dtype: str, seed: int, *, rows: int) -> Any:
+    """An array with all the bits of its dtype in use, but no NaN."""
+    pytest.importorskip("ml_dtypes")  # gives numpy the name bfloat16
+    raw = np.random.default_rng(seed).integers(-(2**62), 2**62, (rows, 3)) * 3
+    kind = np.dtype(dtype)
+    return (raw % 2**8 if kind.name in ("float16", "bfloat16") else raw).astype(kind)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[dict[str, Any]]:
+    dtype = draw(st.sampled_from(NUMBERS))
+    found = []
+    for _ in range(draw(st.integers(1, 6))):
+        n = 3
+        x = draw(st.sampled_from(LAYOUTS))(numbers(dtype, draw(st.integers(0, 99)), rows=n))
+        form = draw(st.sampled_from(FORMS))
+        text = form(draw(st.lists(any_text, min_size=n, max_size=n)))
+        data = form(draw(st.lists(st.binary(max_size=3), min_size=n, max_size=n)))
+        batch = {"x": x, "text": text, "data": data}
+        found.append(dict(sorted(batch.items(), reverse=draw(st.booleans()))))
+    return found
+
+
+def delivered(stream: list[Any], records: bool, **executor: int) -> list[Any]:
+    def source(worker: Any) -> Iterator[Any]:
+        for batch in stream:
+            rows = [{k: v[i] for k, v in batch.items()} for i in range(3)]
+            yield from rows if records else [batch]
+
+    options: dict[str, Any] = {"records": True, "batch_size": 3} if records else {}
+    with FeedRunner(source, stall_timeout_s=LIMIT_S, **options, **executor) as runner:
+        return [{k: (v.dtype, v.tolist()) for k, v in batch.items()} for batch in runner]
+
+
+@settings(max_examples=6, deadline=None)
+@given(batches(), st.booleans())
+def test_what_goes_in_comes_out_alike_in_threads_and_processes(
+    stream: list[dict[str, Any]], records: bool
+) -> None:
+    threads, processes = (delivered(stream, records, **executor) for executor in EXECUTORS)
+    assert len(threads) == len(processes) == len(stream)
+    for one, other, given_ in zip(threads, processes, stream, strict=True):
+        assert list(one) == list(other) == list(stream[0])
+        for key, values in given_.items():
+            assert one[key][1] == other[key][1] == list(map(_plain, values))
+        assert one["x"][0] == other["x"][0] == given_["x"].dtype.newbyteorder("=")
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value

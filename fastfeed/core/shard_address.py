@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from fastfeed.errors import OptionError
 
 SCHEME = "stealing"
+TOKENS = re.compile(rf"({SCHEME}://[^/\s]+/)[^\s'\"\\\\]+")
+
+
+def without_tokens(text: str) -> str:
+    """Return a text, such as a command line, in which no address shows its token."""
+    return TOKENS.sub(r"\1...", text)
 
 
 @dataclass(frozen=True)

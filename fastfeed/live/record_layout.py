@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from fastfeed.core.shard_address import without_tokens
 from fastfeed.errors import OptionError
 
 MAGIC = b"FFBLKBX\n"
@@ -189,8 +190,8 @@ def unpack(data: bytes, *, name: str) -> Contents:
 
 
 def cut(text: str, nbytes: int) -> bytes:
-    """Return as many whole characters of a text as fit, in UTF-8."""
-    encoded = text.replace("\0", " ").encode(errors="replace")
+    """Return as many whole characters of a text as fit, in UTF-8, without tokens."""
+    encoded = without_tokens(text).replace("\0", " ").encode(errors="replace")
     return encoded[:nbytes].decode(errors="ignore").encode()
 
 

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from fastfeed.core.shard_address import without_tokens
 from fastfeed.live.blackbox import BlackBox
 from fastfeed.live.metrics import Exporter, Prometheus, exposition, http_response
 from fastfeed.live.runner_status import RunnerStatus, rss_of
@@ -269,7 +270,7 @@ class Service:
             "metrics": [exporter.address for exporter in self.exporters.values()],
             "runners": self._figures(),
         }
-        return json.dumps(answer).encode() + b"\n"
+        return without_tokens(json.dumps(answer)).encode() + b"\n"
 
     def _write(self, write: Callable[..., None], *args: Any) -> None:
         """Write to the black box, if there is one. Give it up if that fails."""

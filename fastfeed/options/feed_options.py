@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -146,7 +146,7 @@ class FeedOptions:
     lengths: bool = False
     epochs: int | None = None
     seed: int | None = None
-    shard: tuple[int, int] | str | None = None
+    shard: tuple[int, int] | str | None = field(default=None, repr=False)  # it may hold a token
     remainder: Literal["drop", "pad"] | None = None
     sampler: Any = None
     order: Literal["kept", "any"] = "kept"

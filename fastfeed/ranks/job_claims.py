@@ -13,7 +13,7 @@ from typing import Any
 
 from fastfeed.core.shard_address import ShardAddress
 from fastfeed.errors import FeedTimeout, OptionError
-from fastfeed.ranks.job_messages import WAIT, decode, encode, tune
+from fastfeed.ranks.job_messages import WAIT, decode, encode, token_line, tune
 
 SERVER_TIMEOUT_S = 10.0  # a server may start after its ranks; then it answers at once
 CONNECT_RETRY_S = 0.1
@@ -45,7 +45,7 @@ class JobClaims:
         self._lines = self._socket.makefile("rb")
         name = f"{platform.node()} {os.getpid()}"
         try:
-            answer = self._ask({"token": address.token, "name": name, "job": job, "state": state})
+            answer = self._ask({"name": name, "job": job, "state": state})
         except (OSError, ValueError) as error:
             self.close()
             raise OptionError(
@@ -90,7 +90,7 @@ class JobClaims:
     def state(self, serials: Sequence[int]) -> dict[str, Any]:
         """Report batches as consumed, and return the state of the job. Raise FeedTimeout if the
         server has gone."""
-        question = {"token": self._address.token, "state_of": self.rank, "done": serials}
+        question = {"state_of": self.rank, "done": serials}
         # a claim may wait for its answer on the other connection
         with self._connected(SERVER_TIMEOUT_S) as connection:
             try:
@@ -129,6 +129,8 @@ class JobClaims:
                     "before the ranks, on a host= that they can reach, and keep it until they end"
                 ) from error
             tune(connection)
+            with suppress(OSError):  # which the first question meets again
+                connection.sendall(token_line(self._address.token))
             return connection
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:

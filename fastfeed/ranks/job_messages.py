@@ -1,4 +1,4 @@
-"""Messages between a rank and its server: one line of JSON each, over TCP."""
+"""Messages between a rank and its server, over TCP: the token, then one line of JSON each."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ WAIT = {"wait": True}  # a claim has no answer yet: other ranks hold the last ba
 def encode(message: dict[str, Any]) -> bytes:
     """Return the line of a message."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def token_line(token: str) -> bytes:
+    """Return what a rank sends first. A server reads no more before it has seen it."""
+    return token.encode() + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from typing import Any
 from fastfeed.core.shard_address import ShardAddress
 from fastfeed.errors import StateError
 from fastfeed.ranks.claim_ledger import ClaimAnswer, ClaimLedger
-from fastfeed.ranks.job_messages import MAX_LINE_NBYTES, WAIT, decode, encode, tune
+from fastfeed.ranks.job_messages import MAX_LINE_NBYTES, WAIT, decode, encode, token_line, tune
 
 HELLO_TIMEOUT_S = 10.0
 JOIN_TIMEOUT_S = 5.0
+MAX_STRANGERS = 256  # clients that have not shown the token
 HEARTBEAT_S = 2.5  # well below the limit after which a rank gives up a silent server
 
 
@@ -77,6 +78,7 @@ class ShardServer:
         self._token = secrets.token_hex(16)
         self._job = _Job()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._strangers: dict[asyncio.StreamWriter, None] = {}  # by age
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._loop = asyncio.new_event_loop()
@@ -156,13 +158,30 @@ class ShardServer:
         tune(writer.get_extra_info("socket"))
         self._writers.add(writer)
         try:
-            with suppress(ValueError, TypeError, KeyError, OSError, TimeoutError):
+            with suppress(ValueError, TypeError, KeyError, OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._admit(reader, writer), HELLO_TIMEOUT_S)
                 hello = decode(await asyncio.wait_for(reader.readline(), HELLO_TIMEOUT_S))
-                if hmac.compare_digest(str(hello.get("token")), self._token):
-                    await self._converse(hello, reader, writer=writer)
+                await self._converse(hello, reader, writer=writer)
         finally:
+            self._strangers.pop(writer, None)
             self._writers.discard(writer)
             writer.close()
+
+    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read a line as long as the token, and no more. Raise ValueError for another token. Of too
+        many clients without it, the oldest is dropped: those of this job show it at once."""
+        self._strangers[writer] = None
+        if len(self._strangers) > MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.transport.abort()
+        shown, expected = b"", token_line(self._token)
+        while len(shown) < len(expected) and not shown.endswith(b"\n"):
+            part = await reader.read(len(expected) - len(shown))
+            shown += part or b"\n"
+        if not hmac.compare_digest(shown, expected):
+            raise ValueError("another token")
+        self._strangers.pop(writer, None)
 
     async def _converse(
         self, hello: dict[str, Any], reader: asyncio.StreamReader, *, writer: asyncio.StreamWriter

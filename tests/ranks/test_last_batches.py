@@ -14,7 +14,7 @@ from fastfeed.core.shard_address import ShardAddress
 from fastfeed.engine.claimed_position import ClaimedPosition
 from fastfeed.ranks import ShardServer, shard_server
 from fastfeed.ranks.job_claims import JobClaims
-from fastfeed.ranks.job_messages import decode, encode
+from fastfeed.ranks.job_messages import decode, encode, token_line
 
 JOB = {"batches": 10, "records": 20, "batch_size": 2, "shuffle": False, "sampler": "NoneType"}
 
@@ -109,8 +109,8 @@ def test_a_server_shows_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> Non
         holder = JobClaims(where := ShardAddress.parse(quick.address), job := {**JOB, "run": 1})
         assert [holder.next(0) for _ in range(10)] == list(range(10))
         with socket.create_connection((where.host, where.port), 10) as waiting:
-            hello = {"token": where.token, "name": "", "job": job, "state": None}
-            waiting.sendall(encode(hello) + encode({"claim": 0}))
+            hello = {"name": "", "job": job, "state": None}
+            waiting.sendall(token_line(where.token) + encode(hello) + encode({"claim": 0}))
             with waiting.makefile("rb") as lines:
                 answers = [decode(lines.readline()) for _ in range(4)]
         holder.close()

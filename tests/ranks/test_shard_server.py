@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -26,8 +28,11 @@ from fastfeed import (
     StateError,
 )
 from fastfeed.core.shard_address import ShardAddress
-from fastfeed.ranks import ShardServer
+from fastfeed.live.postmortem import read
+from fastfeed.live.socket import ask
+from fastfeed.ranks import ShardServer, shard_server
 from fastfeed.ranks.job_claims import JobClaims
+from tests.helpers.dying import until
 
 RANK = Path(__file__).parents[1] / "helpers" / "stealing_rank.py"
 
@@ -278,6 +283,51 @@ class TestBadInput:
                 assert stranger.recv(100) == b""
         with pytest.raises(StateError, match="no rank has joined"):
             server.report()
+
+    def test_a_stranger_sends_no_more_than_a_token(self, server: ShardServer) -> None:
+        where = ShardAddress.parse(server.address)
+        stranger = socket.create_connection((where.host, where.port), 60)
+        with stranger, contextlib.suppress(ConnectionError):
+            while True:  # until the server ends it
+                stranger.sendall(b"x" * 2**16)
+        assert sum(map(len, rank(server))) == 20
+
+    def test_strangers_that_say_nothing_hold_no_rank_up(
+        self, server: ShardServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shard_server, "MAX_STRANGERS", 4)
+        where = ShardAddress.parse(server.address)
+        with contextlib.ExitStack() as stack:
+            silent = [
+                stack.enter_context(socket.create_connection((where.host, where.port), 60))
+                for _ in range(20)
+            ]
+            with contextlib.suppress(ConnectionError):
+                assert silent[0].recv(1) == b""  # dropped for a younger one
+            with rank(server) as runner:
+                assert sum(map(len, runner)) == 20
+            assert len(server._strangers) <= 4
+
+    def test_the_token_is_in_no_text(
+        self, server: ShardServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        token = ShardAddress.parse(server.address).token
+        box = tmp_path / "box"
+        monkeypatch.setenv("FASTFEED_BLACKBOX", str(box))
+        monkeypatch.setenv("FASTFEED_SOCKET", "1")
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+        monkeypatch.setattr(sys, "argv", ["train.py", f"--shard={server.address}", "--last"])
+        monkeypatch.setattr(sys, "orig_argv", ["python", *sys.argv])
+        with rank(server, epochs=2) as runner:
+            assert len(next(iter(runner))) == 2
+            told = until(lambda: ask(os.getpid()), "an answer")
+            texts = [str(told), repr(runner), repr(runner.options), repr(server)]
+        seen = read(box)
+        texts += [seen.header.command, *(event.text for event in seen.events)]
+        assert "--last" in str(told) and "--last" in seen.header.command
+        assert any("shard=stealing://127.0.0.1" in event.text for event in seen.events)
+        assert token.encode() not in box.read_bytes()
+        assert not [text for text in texts if token in text]
 
 
 def test_an_address_of_ipv6() -> None:

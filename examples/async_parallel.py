@@ -21,6 +21,7 @@ sent.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import signal
 import sys
@@ -33,7 +34,14 @@ from typing import Any, NamedTuple
 
 import async_arrays
 import numpy as np
-from local_cluster import SPAWN, LocalCluster, RankDied, free_addresses
+from local_cluster import (
+    SPAWN,
+    LocalCluster,
+    RankDied,
+    check_rank,
+    free_addresses,
+    parsed,
+)
 
 from fastfeed import FeedRunner
 from fastfeed.benchmark import digits
@@ -278,6 +286,14 @@ def plot(sweep: list[dict[str, Any]], path: str) -> None:
     figure.savefig(path, dpi=120)
 
 
+def numbers(text: str) -> list[int]:
+    """Return numbers of workers, of which each is 1 or more; argparse answers a ValueError."""
+    found = [int(part) for part in text.split(",")]
+    if min(found) < 1:
+        raise ValueError(text)
+    return found
+
+
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -286,7 +302,7 @@ def options() -> argparse.Namespace:
     kinds = ("tensorflow", "torch", "jax")
     add("--framework", choices=kinds, default=kinds[0], help="of the workers (tensorflow)")
     add("--workers", default=2, help="workers (2)", **number)
-    add("--sweep", help="numbers of workers to compare, such as 1,2,4")
+    add("--sweep", type=numbers, help="numbers of workers to compare, such as 1,2,4")
     add("--slow", type=float, default=1.0, help="worker 1 takes so many times as long (1)")
     add("--die", metavar="WORKER", type=int, help="this worker is killed at its 5th step")
     add("--work-ms", type=float, default=20.0, help="pretend computation of a step (20)")
@@ -299,7 +315,12 @@ def options() -> argparse.Namespace:
     add("--limit-s", type=float, default=900.0, help="longest training (900)")
     add("--plot", metavar="PNG", help="picture of speed and staleness")
     add("--quick", action="store_true", help="two epochs of 1,280 records")
-    args = parser.parse_args()
+    least = {"workers": 1, "epochs": 1, "batch_size": 1, "records": 1}
+    args = parsed(parser, **least, slow=0, work_ms=0, learning_rate=0, limit_s=0)
+    args.sweep = args.sweep or [args.workers]
+    check_rank(parser, args, min(args.sweep))
+    if importlib.util.find_spec(args.framework) is None:
+        parser.error(f"--framework {args.framework}: pip install {args.framework}")
     if args.quick:
         args.epochs, args.records = 2, args.records or 1280
     return args
@@ -307,9 +328,8 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     args = options()
-    numbers = [int(n) for n in args.sweep.split(",")] if args.sweep else [args.workers]
     sweep = []
-    for workers in numbers:
+    for workers in args.sweep:
         one = argparse.Namespace(**{**vars(args), "workers": workers})
         found = run(one) if args.framework == "tensorflow" else async_arrays.run(one)
         sweep.append(summary(found, workers))

@@ -21,7 +21,14 @@ import sys
 import time
 from typing import Any
 
-from local_cluster import LocalCluster, RankDied, free_addresses, meet
+from local_cluster import (
+    LocalCluster,
+    RankDied,
+    check_rank,
+    free_addresses,
+    meet,
+    parsed,
+)
 
 from fastfeed import FeedRunner, OptionError
 from fastfeed.benchmark import digits
@@ -216,7 +223,13 @@ def options() -> argparse.Namespace:
     add("--compare", action="store_true", help="one rank and `--workers`, three seeds each")
     add("--plot", metavar="PNG", help="picture of a comparison")
     add("--quick", action="store_true", help="two epochs of 1,280 records")
-    args = parser.parse_args()
+    least = {"workers": 1, "start": 1, "epochs": 1, "batch_size": 1, "records": 1, "warmup": 0}
+    args = parsed(parser, **least, learning_rate=0, connect_s=0, limit_s=0)
+    if args.start is not None and args.start > args.workers:
+        parser.error(f"--start {args.start}: there are {args.workers} ranks, see --workers")
+    check_rank(parser, args, args.start or args.workers)
+    if args.plot and not args.compare:
+        parser.error("--plot draws a comparison: it needs --compare")
     if args.quick:
         args.epochs, args.records = min(args.epochs, 2), args.records or 1280
     return args

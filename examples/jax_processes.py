@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 import numpy as np
-from local_cluster import LocalCluster, RankDied, free_addresses
+from local_cluster import LocalCluster, RankDied, check_rank, free_addresses, parsed
 
 from fastfeed import FeedRunner, OptionError
 from fastfeed.benchmark import digits
@@ -120,7 +120,9 @@ def options() -> argparse.Namespace:
     add("--connect-s", type=float, default=60.0, help="longest wait for the other processes (60)")
     add("--limit-s", type=float, default=900.0, help="longest training (900)")
     add("--quick", action="store_true", help="two epochs of 1,280 records")
-    args = parser.parse_args()
+    least = {"processes": 1, "epochs": 1, "batch_size": 1, "records": 1, "connect_s": 1}
+    args = parsed(parser, **least, learning_rate=0, limit_s=0)
+    check_rank(parser, args, args.processes)
     if args.quick:
         args.epochs, args.records = min(args.epochs, 2), args.records or 1280
     return args

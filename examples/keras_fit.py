@@ -8,12 +8,13 @@ On TensorFlow `dataset()` shares the workers' memory; `KERAS_BACKEND=torch` or `
 """
 
 import argparse
+import sys
 import time
 
 import keras
 import numpy as np
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, MissingExtra, OptionError
 from fastfeed.keras import FeedCallback
 
 TRAIN, TEST = 3200, 500  # records
@@ -103,8 +104,14 @@ def options():
         "--work-ms", type=float, default=0.0, help="pretend preprocessing of each digit, in ms (0)"
     )
     parser.add_argument("--epochs", type=int, default=3, help="passes over the training set (3)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not (args.work_ms >= 0 and args.epochs >= 1):
+        parser.error("--work-ms must be 0 or more, and --epochs 1 or more")
+    return args
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OptionError, MissingExtra) as error:  # of an argument, and its way out
+        sys.exit(str(error))

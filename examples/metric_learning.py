@@ -11,6 +11,7 @@ on classes that the training never saw. The pictures are in build/metric.
 
 import argparse
 import resource
+import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,7 @@ import tensorflow as tf
 from metric_images import SHOP, STREET, load
 from tqdm import tqdm
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, MissingExtra, OptionError
 from fastfeed.plan.balance import balanced_batch
 from fastfeed.samplers import Pairs
 
@@ -296,9 +297,14 @@ def options():
     parser.add_argument("--output", default="build/metric", help="folder of the pictures")
     parser.add_argument("--quick", action="store_true", help="few pairs, to see that it runs")
     args = parser.parse_args()
+    if min(args.size, args.pairs, 1 if args.batch is None else args.batch) < 1:
+        parser.error("--size, --batch and --pairs must be 1 or more")
     args.pairs = min(args.pairs, 2000) if args.quick else args.pairs
     return args
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OptionError, MissingExtra) as error:  # of an argument, and its way out
+        sys.exit(str(error))

@@ -10,11 +10,12 @@ pass, two for its gradient, and two for the gradient of its input, which the ima
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from itertools import pairwise
 from typing import Any
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, MissingExtra, OptionError
 from fastfeed.benchmark import digits
 
 SIZES = (784, 100, 100, 10)
@@ -101,10 +102,15 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", help="mnist.npz or its folder (the digits that this machine has)")
     parser.add_argument("--quick", action="store_true", help="three epochs of 1,280 records")
     args = parser.parse_args()
+    if args.epochs < 1 or (args.records is not None and args.records < 1):
+        parser.error("--epochs and --records must be 1 or more")
     if args.quick:
         args.epochs, args.records = min(args.epochs, 3), args.records or 1280
     return args
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OptionError, MissingExtra) as error:  # of an argument, and its way out
+        sys.exit(str(error))

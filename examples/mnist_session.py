@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, MissingExtra, OptionError
 from fastfeed.benchmark import digits
 from fastfeed.benchmark.cnn_session import evaluation, train_step
 
@@ -119,8 +119,14 @@ def options():
     parser.add_argument(
         "--steps", type=int, default=sys.maxsize, help="stop after so many steps (all)"
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not (args.sleep >= 0 and args.steps >= 1):
+        parser.error("--sleep must be 0 or more, and --steps 1 or more")
+    return args
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OptionError, MissingExtra) as error:  # of an argument, and its way out
+        sys.exit(str(error))

@@ -11,6 +11,7 @@ of 20 ms.
 
 import argparse
 import logging
+import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, MissingExtra, OptionError
 from fastfeed import augment as A
 
 IMAGENET = A.Normalize(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375))
@@ -39,6 +40,8 @@ class Photos:
 
     def __init__(self, folder=None):
         paths = sorted(Path(folder).glob("*.jpg")) if folder else []
+        if folder and not paths:
+            raise OptionError(f"--photos {folder}: no .jpg file is there")
         self.files = [path.read_bytes() for path in paths] or [self.drawn(i) for i in range(300)]
 
     @staticmethod
@@ -71,6 +74,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="producer threads (2)")
     parser.add_argument("--steps", type=int, default=100, help="steps with each (100)")
     args = parser.parse_args()
+    if args.steps < 1:
+        parser.error(f"--steps {args.steps}: must be 1 or more")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     photos = Photos(args.photos)
     options = {"batch_size": 32, "shuffle": True, "seed": 0, "last_batch": "drop", "epochs": 10**6}
@@ -91,4 +96,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OptionError, MissingExtra) as error:  # of an argument, and its way out
+        sys.exit(str(error))

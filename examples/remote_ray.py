@@ -11,12 +11,13 @@ Order and values are those of `threads=`: the last line is the same for every ch
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import Any
 
 import numpy as np
 
-from fastfeed import FeedRunner, Worker
+from fastfeed import FeedRunner, MissingExtra, OptionError, Worker
 
 
 class Records:
@@ -67,4 +68,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OptionError, MissingExtra) as error:  # of an argument, and its way out
+        sys.exit(str(error))

@@ -10,10 +10,11 @@ same step.
 import argparse
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, MissingExtra, OptionError
 
 RECORDS, BATCH, STEPS = 1000, 32, 70  # an epoch is 32 steps
 
@@ -103,4 +104,7 @@ def options():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OptionError, MissingExtra) as error:  # of an argument, and its way out
+        sys.exit(str(error))

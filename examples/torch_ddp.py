@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from local_cluster import check_rank, parsed
 from torch.nn.parallel import DistributedDataParallel
 
 from fastfeed import FeedRunner, OptionError, StateError
@@ -101,7 +102,7 @@ def state_file(folder: Path, rank: int, world: int) -> Path:
 
 def save(folder: Path, rank: int, world: int, *, parts: dict[str, Any], epoch: int) -> None:
     """Write this rank's file: its model, which all have alike, and the place in its own stream."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     file = state_file(folder, rank, world)
     states = {name: part.state_dict() for name, part in parts.items()}
     torch.save({**states, "epoch": epoch}, new := file.with_suffix(".new"))
@@ -139,7 +140,13 @@ def options() -> argparse.Namespace:
     add("--timeout-s", type=float, default=30.0, help="longest wait for another rank (30)")
     add("--data", help="mnist.npz or its folder (the digits that this machine has)")
     add("--quick", action="store_true", help="three epochs of 1,280 records")
-    args = parser.parse_args()
+    least = {"epochs": 1, "batch_size": 1, "records": 1, "learning_rate": 0, "timeout_s": 1}
+    args = parsed(parser, **least)
+    if "RANK" not in os.environ:
+        parser.error("torchrun starts the ranks: torchrun --nproc_per_node 2 torch_ddp.py ...")
+    check_rank(parser, args, int(os.environ["WORLD_SIZE"]))
+    if args.save is not None and args.save.exists() and not args.save.is_dir():
+        parser.error(f"--save {args.save}: is not a folder")
     if args.resume and args.save is None:
         parser.error("--resume needs the folder: --save FOLDER")
     if args.quick:

@@ -7,11 +7,12 @@ The tensors share the memory in which the workers made the batch, without a copy
 """
 
 import argparse
+import sys
 
 import numpy as np
 import torch
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, OptionError
 
 # Five rows of three pixels for each digit: 4 + 2 + 1.
 FONT = ("75557", "26222", "71747", "71717", "55711", "74717", "74757", "71111", "75757", "75717")
@@ -43,11 +44,11 @@ def main():
     torch.manual_seed(0)
     # so small a model gains nothing from more, and the workers want cores, too
     torch.set_num_threads(1)
-    layers = torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
-    model = torch.nn.Sequential(*layers).to(args.device)
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     with FeedRunner(Digits(), batch_size=100, shuffle=True, seed=0, processes=2) as runner:
         batches = runner.torch(device=args.device)
+        layers = torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
+        model = torch.nn.Sequential(*layers).to(args.device)
+        optimizer = torch.optim.Adam(model.parameters(), 3e-3)
         for epoch in range(2):
             for images, digits in batches:
                 loss = torch.nn.functional.cross_entropy(model(images), digits)
@@ -59,4 +60,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except OptionError as error:  # of an argument, and its way out
+        sys.exit(str(error))

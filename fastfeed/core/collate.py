@@ -165,7 +165,8 @@ class SizeChecker:
             raise SpecError(
                 f"the leading dimension changed midway: {self._short.get(stream, place)} has "
                 f"another number of records than the {size} of the batches before it, and is not "
-                "the last batch of its epoch. Set batch_size= to cut the stream into equal batches"
+                "the last batch of its epoch. Set batch_size= to cut the stream into equal batches "
+                "(pad=True if they vary on purpose)"
             )
         if batch.rows < size:
             self._short[stream] = f"{place} ({batch.rows} records)"

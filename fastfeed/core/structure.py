@@ -1,7 +1,8 @@
 """The structure of a batch: tuples, lists, dicts and NamedTuples around leaves.
 
 A list that holds only numbers or bytes, at any depth, is a leaf and becomes one array. A list that
-holds arrays, tuples or dicts is a container. Every object that is not a container is a leaf.
+holds arrays, tuples or dicts is a container. Every object that is not a container is a leaf, but
+for None inside a container, such as the weights in (x, y, None): it belongs to the structure.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+
+from fastfeed.errors import SpecError
 
 SCALARS = (int, float, complex, bool, bytes, str, np.generic)
 
@@ -32,17 +35,22 @@ class Container:
 
 
 Structure = Container | None
+NOTHING = Container(type(None), (), ())  # None inside a container
 
 
 def structure_of(value: Any) -> Structure:
     """Return the structure of `value`."""
     if isinstance(value, Mapping):
         kind = OrderedDict if type(value) is OrderedDict else dict
-        return Container(kind, tuple(value), tuple(structure_of(child) for child in value.values()))
+        return Container(kind, tuple(value), tuple(map(_part, value.values())))
     if _is_sequence(value):
         keys = getattr(value, "_fields", None) or tuple(range(len(value)))
-        return Container(type(value), tuple(keys), tuple(structure_of(child) for child in value))
+        return Container(type(value), tuple(keys), tuple(map(_part, value)))
     return None
+
+
+def _part(value: Any) -> Structure:
+    return NOTHING if value is None else structure_of(value)
 
 
 def leaves_of(structure: Structure, value: Any) -> list[Any] | None:
@@ -78,8 +86,8 @@ def paths_of(structure: Structure, prefix: str = "batch") -> list[str]:
 
 def describe(structure: Structure) -> str:
     """Return the structure as text for an error: (array, {'a': array})."""
-    if structure is None:
-        return "array"
+    if structure is None or structure.kind is NOTHING.kind:
+        return "array" if structure is None else "None"
     inner = [describe(child) for child in structure.children]
     if issubclass(structure.kind, dict):
         return (
@@ -93,14 +101,28 @@ def describe(structure: Structure) -> str:
     return f"[{', '.join(inner)}]" if issubclass(structure.kind, list) else f"({', '.join(inner)})"
 
 
-def lists_to_tuples(value: Any) -> Any:
-    """Replace lists by tuples, because tf.data converts a list to one tensor."""
-    if isinstance(value, dict):
-        return type(value)((key, lists_to_tuples(part)) for key, part in value.items())
-    if not isinstance(value, (tuple, list)):
-        return value
-    parts = map(lists_to_tuples, value)
-    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+def containers(structure: Structure) -> Iterator[Container]:
+    """Yield every container, the outer ones first; None inside one counts, as NOTHING."""
+    if structure is not None:
+        yield structure
+        for child in structure.children:
+            yield from containers(child)
+
+
+def flattenable(structure: Structure) -> Structure:
+    """Return the structure with tuples for lists, which tf.data converts to one tensor. Raise
+    SpecError for a dict whose keys a framework cannot sort, as it does to flatten it."""
+    if structure is None:
+        return None
+    try:
+        sorted(structure.keys)
+    except TypeError:
+        raise SpecError(
+            f"{describe(structure)} has keys of several types, and the framework sorts the keys of "
+            "a dict: use keys of one type"
+        ) from None
+    kind = tuple if issubclass(structure.kind, list) else structure.kind
+    return Container(kind, structure.keys, tuple(map(flattenable, structure.children)))
 
 
 def flatten_like(structure: Structure, given: Any) -> list[Any] | None:
@@ -110,6 +132,8 @@ def flatten_like(structure: Structure, given: Any) -> list[Any] | None:
     """
     if structure is None:
         return [given]
+    if structure.kind is NOTHING.kind:
+        return [] if given is None else None
     if isinstance(given, Mapping):
         if set(given) != set(structure.keys):
             return None
@@ -156,6 +180,8 @@ def _collect(node: Structure, value: Any, *, found: list[Any]) -> bool:
     if node is None:
         found.append(value)
         return not isinstance(value, (tuple, Mapping))
+    if node.kind is NOTHING.kind:
+        return value is None
     if issubclass(node.kind, dict):
         if not isinstance(value, Mapping) or len(value) != len(node.keys):
             return False
@@ -182,8 +208,8 @@ def _same_kind(kind: type, value: Any) -> bool:
 
 
 def _build(node: Structure, leaves: Iterator[Any]) -> Any:
-    if node is None:
-        return next(leaves)
+    if node is None or node.kind is NOTHING.kind:
+        return next(leaves) if node is None else None
     children = [_build(child, leaves) for child in node.children]
     if issubclass(node.kind, dict):
         return node.kind(zip(node.keys, children, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fastfeed.errors import OptionError
 from fastfeed.runner.iteration import IterationManager
 
 
@@ -19,6 +20,14 @@ class FrameworkAdapters:
 
     def _iterations_of(self, sink: str) -> IterationManager:
         raise NotImplementedError
+
+    @property
+    def __array__(self) -> Any:
+        """Looked up by Keras and numpy to see if this is an array. Raise OptionError."""
+        raise OptionError(
+            "a FeedRunner is not an array: for fit(), evaluate() and predict() of Keras write "
+            "runner.keras(), or runner.dataset() on TensorFlow; elsewhere iterate over it"
+        )
 
     def dataset(self, *, prefetch: int = 0, ragged: bool = False, shapes: Any = None) -> Any:
         """Return a `tf.data.Dataset` of the batches, which wait in fastfeed's own buffer.

@@ -311,7 +311,7 @@ class Stream:
             pass
         elif options.batch_size is not None:
             cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.pad)
-        elif options.order == "kept":  # otherwise the last batch of an epoch is unknown
+        elif options.order == "kept" and not options.padded:  # otherwise sizes are not known
             cutter = SizeChecker(resume.sizes)
         return self._new_feed(resume, CutStage(cutter), workers=workers)
 

@@ -9,9 +9,19 @@ from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fastfeed.augment.device import on_host
 from fastfeed.core.dtypes import BYTES
-from fastfeed.core.structure import describe, lists_to_tuples, rebuild
+from fastfeed.core.structure import (
+    NOTHING,
+    Container,
+    Structure,
+    containers,
+    describe,
+    flattenable,
+    rebuild,
+)
 from fastfeed.errors import FeedError, SpecError, StateError, required
 
 with required("Keras", "keras"):
@@ -59,6 +69,7 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         self._adapter: weakref.ref[Any] | None = None
         self._length_requested = False  # Keras read the length after its last batch
         self._error: FeedError | None = None  # kept alive until it has passed TensorFlow
+        self._structure: Structure = None  # of the batches of the iterator
 
     @property
     def num_batches(self) -> int | None:
@@ -161,12 +172,12 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
     def _take(self) -> Any:
         """Return the next batch as Keras expects it, or None at the end."""
         if self._iterator is None:
-            _check(self._iterations.spec)
+            self._structure = _checked(self._iterations.spec)
             self._iterator = iter(self._iterations)
         batch = self._iterator.take()
         if batch is None:
             return None
-        return lists_to_tuples(rebuild(self._iterations.spec.structure, on_host(batch).leaves))
+        return rebuild(self._structure, on_host(batch).leaves)
 
 
 class SizedKerasData(KerasData):
@@ -176,18 +187,19 @@ class SizedKerasData(KerasData):
         return self._iterations.length or 0
 
 
-def _check(spec: BatchSpec) -> None:
-    """Raise SpecError for batches that fit() cannot take."""
-    container = spec.structure
-    if (
-        container is not None
-        and not issubclass(container.kind, dict)
-        and len(container.children) not in (1, 2, 3)
-    ):
-        raise SpecError(
-            "fit() needs batches (x,), (x, y), (x, y, sample_weight) or a dict of x, and these are "
-            f"{describe(container)}: put several inputs into one tuple or dict, ((a, b), y)"
-        )
+def _checked(spec: BatchSpec) -> Structure:
+    """Return the structure of batches for fit(): (x, y) for (x, y, None). Raise SpecError for
+    batches that it cannot take."""
+    container = flattenable(spec.structure)
+    if container is not None and issubclass(container.kind, tuple):
+        while container.children[1:] and container.children[-1] == NOTHING:
+            container = Container(tuple, container.keys[:-1], container.children[:-1])
+        if len(container.children) > 3:
+            raise SpecError(
+                "fit() needs batches (x,), (x, y), (x, y, sample_weight) or a dict of x, and these "
+                f"are {describe(container)}: put several inputs into one tuple or dict, ((a, b), y)"
+            )
+    backend = keras.backend.backend()
     for leaf in spec.leaves:
         if leaf.dtype == BYTES:
             raise SpecError(
@@ -195,11 +207,26 @@ def _check(spec: BatchSpec) -> None:
                 "in transform=, as in np.frombuffer(text.encode(), np.uint8). With TensorFlow, "
                 "runner.dataset() carries bytes and text"
             )
-        if leaf.dtype.kind not in "biuf":
+        if not _held(leaf.dtype):
             raise SpecError(
-                f"{leaf.path} has dtype {leaf.dtype}, which Keras does not have: make numbers in "
-                "transform="
+                f"{leaf.path} has dtype {leaf.dtype}, which Keras on {backend} does not have: cast "
+                "it with dtypes="
             )
+    if backend == "tensorflow" and NOTHING in containers(container):
+        raise SpecError(
+            f"{describe(container)} holds None, which runner.keras() cannot carry on TensorFlow: "
+            "runner.dataset() does"
+        )
+    return container
+
+
+def _held(dtype: np.dtype[Any]) -> bool:
+    """Return True for a dtype that the backend has. Complex numbers lose a part in most layers."""
+    try:
+        keras.ops.convert_to_tensor(np.empty(0, dtype))
+    except (TypeError, ValueError):
+        return False
+    return dtype.kind != "c"
 
 
 def _patch_adapter() -> None:

@@ -9,15 +9,17 @@ import numpy as np
 
 from fastfeed.core.batch import BatchSpec
 from fastfeed.core.structure import rebuild
-from fastfeed.errors import required
+from fastfeed.errors import StateError, required
 
 with required("TensorFlow", "tensorflow-cpu"):
     import tensorflow as tf
 
+from fastfeed.sinks.tf_errors import error_registry
 from fastfeed.sinks.tf_types import tf_dtype
 
 NOT_STARTED = (
-    "FeedRunner.start(sess) was not called in this session: the queue would stay empty for ever"
+    "FeedRunner.start(sess) was not called in this session: the queue would stay empty for ever. A "
+    "runner feeds one session; for a second one make another FeedRunner"
 )
 
 
@@ -83,7 +85,9 @@ class QueueOps:
             use_resource=True,
         )
         ready = tf.raw_ops.VarIsInitializedOp(resource=totals.handle)
-        started = tf.raw_ops.Assert(condition=ready, data=[NOT_STARTED])
+        self._not_started = StateError(NOT_STARTED)  # kept alive for the registry
+        text = str(error_registry().mark(self._not_started))
+        started = tf.raw_ops.Assert(condition=ready, data=[text])
         with tf.control_dependencies([started]):
             before = tf.timestamp()
         with tf.control_dependencies([before]):

@@ -101,7 +101,8 @@ class TensorFlowHandover:
         system. It is a map that runs where it is requested, without a change of threads, and which
         may end the sequence.
         """
-        spec, flat = self._spec, tf.nest.flatten(self._spec)
+        spec = self._spec
+        flat = [leaf for leaf in tf.nest.flatten(spec) if isinstance(leaf, tf.TensorSpec)]
         dtypes = [leaf.dtype for leaf in flat]
         begin, next_leaves_callback = (
             self._weak_callback("begin"),

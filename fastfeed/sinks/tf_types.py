@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fastfeed.core.batch import Batch, BatchSpec, with_shapes
 from fastfeed.core.dtypes import BYTES
-from fastfeed.core.structure import lists_to_tuples, rebuild
+from fastfeed.core.structure import flattenable, rebuild
 from fastfeed.errors import SpecError
 
 
@@ -29,36 +29,37 @@ def tf_dtype(dtype: np.dtype[Any], path: str) -> Any:
 
 def element_spec(spec: BatchSpec, rows: int | None) -> Any:
     """Return nested `tf.TensorSpec`s of batches with `rows` records (None: varies). Lists become
-    tuples: tf.data has none."""
+    tuples: tf.data has none. Raise SpecError for keys that it cannot sort."""
     leaves = [
         tf.TensorSpec((rows, *leaf.shape), tf_dtype(leaf.dtype, leaf.path)) for leaf in spec.leaves
     ]
-    return lists_to_tuples(rebuild(spec.structure, leaves))
+    nested = rebuild(flattenable(spec.structure), leaves)
+    return tf.nest.map_structure(lambda leaf: leaf or tf.NoneTensorSpec(), nested)
 
 
 def leaf_order(spec: BatchSpec) -> list[int]:
     """Return the order of the leaves in tf.data, which sorts the keys of dicts."""
-    numbers = lists_to_tuples(rebuild(spec.structure, range(len(spec.leaves))))
-    order: list[int] = tf.nest.flatten(numbers)
-    return order
+    numbers = rebuild(flattenable(spec.structure), range(len(spec.leaves)))
+    return [number for number in tf.nest.flatten(numbers) if number is not None]
 
 
 def ragged_of(spec: BatchSpec) -> Callable[[Any, Any], Any]:
     """Return a function of a padded batch and its lengths: the batch, with a `tf.RaggedTensor` for
     each leaf whose records vary in shape."""
     order = leaf_order(spec)
-    count = len(order) // 2
-    shapes = [spec.leaves[at].shape for at in order[:count]]
+    shapes = [spec.leaves[at].shape for at in order[: len(order) // 2]]
     depths = [
         max((axis + 1 for axis, size in enumerate(shape) if size is None), default=0)
         for shape in shapes
     ]
 
     def ragged(batch: Any, lengths: Any) -> Any:
-        pairs = zip(tf.nest.flatten(batch), tf.nest.flatten(lengths), depths, strict=True)
-        return tf.nest.pack_sequence_as(
-            batch, [_ragged(leaf, sizes, depth=depth) for leaf, sizes, depth in pairs]
-        )
+        of_leaf = iter(depths)
+
+        def made(leaf: Any, sizes: Any) -> Any:
+            return None if leaf is None else _ragged(leaf, sizes, depth=next(of_leaf))
+
+        return tf.nest.map_structure(made, batch, lengths)
 
     return ragged
 

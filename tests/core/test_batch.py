@@ -71,7 +71,8 @@ def test_what_is_learned() -> None:
             r"records=True",
         ),
         ((X, 3), r"batch\[1\] of .* is int \(3\)"),
-        ((X, None), r"batch\[1\] of .* is NoneType"),
+        (None, r"batch of .* is NoneType"),
+        ((None, [None]), "empty container"),
         ((X, "label"), r"batch\[1\] of .* is str"),
         (
             (X, np.array(3)),

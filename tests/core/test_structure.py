@@ -13,11 +13,13 @@ from hypothesis import given
 from fastfeed.core.structure import (
     describe,
     flatten_like,
+    flattenable,
     leaves_of,
     paths_of,
     rebuild,
     structure_of,
 )
+from fastfeed.errors import SpecError
 from tests.helpers.batches import (
     Pair,
     make,
@@ -55,12 +57,41 @@ def test_each_path_leads_to_its_leaf(template: Any) -> None:
         assert eval(path, {"batch": batch}) is leaf
 
 
-@pytest.mark.parametrize(
-    "leaf", [A, [1, 2], [[1.5], [2]], [b"a", b"b"], [], [True], 3, None, "text"]
-)
+@pytest.mark.parametrize("leaf", [A, [1, 2], [[1.5], [2]], [b"a", b"b"], [], [True], 3, "text"])
 def test_a_list_of_scalars_is_a_leaf(leaf: Any) -> None:
     assert structure_of(leaf) is None
     assert leaves_of(structure_of((leaf, A)), (leaf, A)) == [leaf, A]
+
+
+@given(templates)
+def test_none_inside_a_container_is_structure(template: Any) -> None:
+    batch = {"x": (make(template, range(3)), [None]), "weights": None}
+    structure = structure_of(batch)
+    leaves = leaves_of(structure, batch) or []
+    back = rebuild(structure, leaves)
+    assert same(back["x"][0], batch["x"][0])
+    assert (back["x"][1], back["weights"]) == ([None], None)
+    assert len(paths_of(structure)) == len(leaves)
+    assert leaves_of(structure, {**batch, "weights": A}) is None
+    assert flatten_like(structure, {**batch, "weights": A}) is None
+    assert len(flatten_like(structure, batch) or []) == len(leaves)
+
+
+def test_none_alone_is_a_leaf_that_no_batch_can_have() -> None:
+    assert structure_of(None) is None
+
+
+def test_frameworks_get_tuples_for_lists_and_only_keys_that_have_an_order() -> None:
+    batch = [A, {"b": [B, None], "a": Pair(A, [B, C])}]
+    leaves = leaves_of(structure_of(batch), batch) or []
+    assert rebuild(flattenable(structure_of(batch)), range(len(leaves))) == (
+        0,
+        {"b": (1, None), "a": Pair(2, (3, 4))},
+    )
+    for keys in ((1, "a"), (3, (1, 2))):
+        nested = structure_of((A, {"x": dict.fromkeys(keys, A)}))
+        with pytest.raises(SpecError, match=r"^\{.* has keys of several types.*use keys of one"):
+            flattenable(nested)
 
 
 @pytest.mark.parametrize("value", [[A, B], [(1, 2)], [{"a": 1}], [[A], [B]], [3, A], [3, (1, 2)]])
@@ -119,6 +150,7 @@ def test_a_named_tuple_defined_twice_counts_as_the_same() -> None:
 
 def test_in_words() -> None:
     assert describe(structure_of((A, {"a": B}))) == "(array, {'a': array})"
+    assert describe(structure_of((A, None))) == "(array, None)"
     assert describe(structure_of([Pair(A, B)])) == "[Pair(image=array, label=array)]"
     assert paths_of(structure_of((A, {"a": Pair(A, [B, C])}))) == [
         "batch[0]",

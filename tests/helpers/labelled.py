@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +41,21 @@ class Ragged(Records):
             "image": np.full((index + 1, 6 - index, 2), index, np.uint8),
             "n": index,
         }
+
+
+class WithNone(Records):
+    def __getitem__(self, index: int) -> Any:
+        return {"m": None, "a": np.arange(index + 1)}, None, np.int64(index)
+
+
+def bucketed(shapes: list[tuple[int, int]]) -> Callable[[], Iterator[Any]]:
+    """Return a source of one batch of each shape."""
+
+    def batches() -> Iterator[Any]:
+        for shape in shapes:
+            yield np.ones(shape, np.float32), np.zeros(shape[0], np.int64)
+
+    return batches
 
 
 def endless(worker: Worker) -> Iterator[Any]:

@@ -57,10 +57,16 @@ def test_containers_stay_as_they_are() -> None:
     batch = {
         "x": Pair(np.zeros((2, 3), np.float32), [np.ones(2, np.int8), (np.array([True, False]),)]),
         1: np.ones(2, "f2"),
+        "n": None,
     }
     with FeedRunner(lambda: iter([batch])) as runner:
         (got,) = runner.jax(jax.devices()[0])
-    assert list(got) == ["x", 1] and type(got["x"]) is Pair and type(got["x"].label) is list
+    assert (
+        list(got) == ["x", 1, "n"]
+        and got["n"] is None
+        and type(got["x"]) is Pair
+        and type(got["x"].label) is list
+    )
     assert got["x"].label[1][0].tolist() == [True, False]
     for leaf, dtype in (
         (got[1], "float16"),

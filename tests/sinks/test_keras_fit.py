@@ -258,6 +258,20 @@ def test_weights_of_classes(known: bool) -> None:
         assert model_of().fit(runner.keras(), verbose=0).history["loss"][0] > 0
 
 
+@pytest.mark.parametrize("options", [{"threads": 2}, {"processes": 1}], ids=str)
+def test_no_weights_and_floats_of_ml_dtypes(options: dict[str, Any]) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    half = np.dtype(ml_dtypes.bfloat16)
+
+    def unweighed(index: int) -> Any:
+        return np.full(1, index).astype(half), np.full(1, index, np.float32), None
+
+    with runner_of(transform=unweighed, **options) as runner:
+        data = runner.keras()
+        assert fit(data, class_weight={0: 1.0})["once"] == [RECORDS]
+        assert data[0][0].dtype == half and len(data[0]) == 2
+
+
 class Pair(NamedTuple):
     x: Any
     y: Any

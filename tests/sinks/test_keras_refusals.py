@@ -9,11 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, FeedStopped, MissingExtra, SpecError, StateError
+from fastfeed import (
+    FeedRunner,
+    FeedStopped,
+    MissingExtra,
+    OptionError,
+    SpecError,
+    StateError,
+)
 from fastfeed.testing import SinkTraits, check_sink
 
 keras = pytest.importorskip("keras")
 from fastfeed.sinks.keras_data import KerasData  # noqa: E402
+from tests.helpers.fits import on_tensorflow  # noqa: E402
 from tests.sinks.test_keras_fit import (  # noqa: E402
     BATCH,
     RECORDS,
@@ -26,6 +34,8 @@ from tests.sinks.test_keras_fit import (  # noqa: E402
     runner_of,
 )
 from tests.sinks.test_keras_fit import pytestmark as pytestmark  # noqa: E402
+
+IDS = (np.arange(4, dtype=np.float32)[:, None],) * 2
 
 
 def ids(batch: Any) -> list[int]:
@@ -104,11 +114,38 @@ def test_a_runner_that_was_stopped_amid_fit() -> None:
         (lambda i: (b"text", np.float32(i)), r"batch\[0\] holds bytes.*frombuffer"),
         (lambda i: ("text", np.float32(i)), r"batch\[0\] holds text.*runner.dataset\(\)"),
         (lambda i: (np.complex64(i), np.float32(i)), r"batch\[0\] has dtype complex64"),
+        (lambda i: (np.longdouble(i), np.float32(i)), r"Keras on \w+ does not have.*dtypes="),
+        (lambda i: ({1: record(i)[0], "a": record(i)[0]}, record(i)[1]), "keys of several types"),
+        pytest.param(
+            lambda i: ({"x": record(i)[0], "mask": None}, record(i)[1]),
+            r"holds None.*runner.dataset\(\) does",
+            marks=on_tensorflow,
+        ),
     ],
 )
 def test_batches_that_fit_cannot_take(transform: Any, text: str) -> None:
     with runner_of(transform=transform) as runner, pytest.raises(SpecError, match=text):
         fit(runner.keras())
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, runner: model.fit(runner, verbose=0),
+        lambda model, runner: model.fit(runner, validation_split=0.1, verbose=0),
+        lambda model, runner: model.evaluate(runner, verbose=0),
+        lambda model, runner: model.predict(runner, verbose=0),
+        lambda model, runner: model.train_on_batch(runner),
+        lambda model, runner: model.fit(*IDS, validation_data=runner, verbose=0),
+        lambda model, runner: np.asarray(runner),
+    ],
+)
+def test_the_runner_itself_is_answered_with_what_to_write(use: Any) -> None:
+    with (
+        runner_of() as runner,
+        pytest.raises(OptionError, match=r"runner.keras\(\), or runner.dataset\(\)"),
+    ):
+        use(model_of(), runner)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:keras")

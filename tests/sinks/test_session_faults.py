@@ -248,16 +248,38 @@ def test_a_run_after_all_producers_have_ended() -> None:
         assert isinstance(run.ended_with(), tf.errors.OutOfRangeError)
 
 
-def test_a_run_before_start_is_an_error_and_not_a_wait() -> None:
+NOT_STARTED = r"start\(sess\) was not called in this session.*make another FeedRunner"
+
+
+@pytest.mark.parametrize("make", [tf1.Session, tf1.train.MonitoredSession])
+def test_a_run_before_start_is_an_error_and_not_a_wait(make: Any) -> None:
     with FeedRunner(shared_out(8, 4), epochs=1) as runner:
         inputs = runner.get_inputs()
+        with make() as sess:
+            for _ in range(2):
+                with pytest.raises(StateError, match=NOT_STARTED):
+                    sess.run(inputs)
         with tf1.Session() as sess:
-            with pytest.raises(
-                tf.errors.InvalidArgumentError, match=r"start\(sess\) was not called"
-            ):
-                sess.run(inputs)
             runner.start(sess)
             assert len(drained(sess, inputs)) == 2, "nothing was lost"
+
+
+def test_a_second_session_is_refused_and_takes_nothing_from_the_first() -> None:
+    runner = FeedRunner(shared_out(12, 4), shuffle=False, epochs=1)
+    with session(runner) as (sess, inputs), tf1.Session() as other:
+        found = [sess.run(inputs)]
+        with pytest.raises(StateError, match=NOT_STARTED):
+            other.run(inputs)
+        for again in (other, sess):
+            with pytest.raises(StateError, match="make a second FeedRunner"):
+                runner.start(again)
+        assert ids_of([*found, *drained(sess, inputs)]) == list(range(12))
+        sess.close()
+        with pytest.raises(StateError, match=NOT_STARTED):
+            other.run(inputs)
+        with FeedRunner(shared_out(4, 4), epochs=1) as second:
+            inputs = second.get_inputs()
+            assert len(drained(second.start(other) and other, inputs)) == 1, "the way out"
 
 
 def test_a_closed_session_cannot_be_started() -> None:

@@ -217,6 +217,17 @@ def test_batches_of_varying_width_are_padded(batch_size: int | None) -> None:
         assert batches[1].tolist() == [[4] * 4, [2, 2, -1, -1], [2, 2, -1, -1]]
 
 
+@pytest.mark.parametrize("processes", [0, 1])
+def test_none_and_keys_of_several_types_are_carried(processes: int) -> None:
+    def source() -> Any:
+        yield np.arange(4), None, {"a": np.ones((4, 2), np.float32), 1: None}
+
+    runner = FeedRunner(source, shuffle=False, epochs=1, processes=processes)
+    with session(runner) as (sess, (ids, weights, features)):
+        assert weights is None and list(features) == ["a", 1] and features[1] is None
+        assert sess.run((ids, features["a"]))[0].tolist() == list(range(4))
+
+
 def test_which_dimensions_vary_can_be_said() -> None:
     wanted = [np.zeros((2, 5, 3)), np.zeros((2, 5, 4))]
     options = {"pad": True, "dtypes": "float32"}

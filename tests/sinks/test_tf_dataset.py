@@ -14,6 +14,8 @@ from tests.helpers.labelled import (
     Mixed,
     Pair,
     Records,
+    WithNone,
+    bucketed,
     endless,
     failing,
     labels,
@@ -91,6 +93,36 @@ class TestSpec:
         with (
             runner,
             pytest.raises(SpecError, match="TensorFlow does not have: cast it with dtypes="),
+        ):
+            runner.dataset()
+
+    @pytest.mark.parametrize("processes", [0, 1])
+    def test_none_is_carried(self, processes: int) -> None:
+        options: Any = {"batch_size": 2, "processes": processes, "pad": True}
+        with FeedRunner(WithNone(3), **options) as runner:
+            data = runner.dataset(shapes=({"m": None, "a": (None,)}, None, ()))
+            x, y, weights = data.element_spec
+            assert x["m"] == y == tf.NoneTensorSpec() and weights.dtype == tf.int64
+            batches = list(data)
+        with FeedRunner(WithNone(3), **options) as runner:
+            ragged = list(runner.dataset(ragged=True))
+        assert [(x["m"], y) for x, y, _ in batches + ragged] == [(None, None)] * 4
+        assert [int(n) for *_, weights in batches for n in weights] == [0, 1, 2]
+        assert batches[0][0]["a"].numpy().tolist() == [[0, 0], [0, 1]]
+        assert ragged[0][0]["a"].to_list() == [[0], [0, 1]]
+
+    @pytest.mark.parametrize("processes", [0, 1])
+    def test_rows_and_widths_vary_on_purpose(self, processes: int) -> None:
+        shapes = [(2, 5), (3, 4), (1, 9), (4, 2)]  # as many tokens as fit
+        with FeedRunner(bucketed(shapes), pad=True, processes=processes) as runner:
+            found = [(ids.shape, label.shape) for ids, label in runner.dataset()]
+        assert found == [((rows, width), (rows,)) for rows, width in shapes]
+
+    def test_keys_that_tensorflow_cannot_sort(self) -> None:
+        batch = np.arange(2), {1: np.arange(2), "a": np.arange(2)}
+        with (
+            FeedRunner([batch], records=False) as runner,
+            pytest.raises(SpecError, match=r"1: array, 'a': array\} has keys of several types"),
         ):
             runner.dataset()
 

@@ -60,9 +60,15 @@ def test_containers_stay_as_they_are() -> None:
     batch = {
         "x": Pair(np.zeros((2, 3)), [np.ones(2, np.int64), (np.array([True, False]),)]),
         1: np.arange(2),
+        "n": None,
     }
     got = only(batch)
-    assert list(got) == ["x", 1] and type(got["x"]) is Pair and type(got["x"].label) is list
+    assert (
+        list(got) == ["x", 1, "n"]
+        and got["n"] is None
+        and type(got["x"]) is Pair
+        and type(got["x"].label) is list
+    )
     assert got["x"].image.shape == (2, 3) and got["x"].image.dtype is torch.float64
     assert got["x"].label[1][0].tolist() == [True, False]
     assert all(map(torch.is_tensor, (got[1], got["x"].image, got["x"].label[0])))

@@ -12,10 +12,10 @@ from fastfeed.core.position import StreamStart
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.source.arrays import Arrays, arrays_from
-from fastfeed.source.base import FILTERED, EpochEnd, Item, ItemReader, Source, is_iterator
+from fastfeed.source.base import FILTERED, EpochEnd, Item, ItemReader, Source
 from fastfeed.source.cached import CachedRecords, cached, refuse_cache, uncached
 from fastfeed.source.callables import CallableSource
-from fastfeed.source.indexed import IndexedSource
+from fastfeed.source.indexed import IndexedSource, is_indexable
 from fastfeed.source.shared import SharedSource
 from fastfeed.source.stream_comparison import StreamComparison
 
@@ -33,7 +33,6 @@ __all__ = [
     "StreamComparison",
     "arrays_from",
     "cached",
-    "is_iterator",
     "refuse_cache",
     "source_from",
     "uncached",
@@ -41,7 +40,7 @@ __all__ = [
 
 _NEEDED = (
     "the source must be a callable that returns an iterator of batches, an iterable or iterator, "
-    "an object with len() and [index], or arrays of one length in a tuple or dict"
+    "an object with len() and [index], or columns of one length in a tuple or dict"
 )
 
 
@@ -52,17 +51,18 @@ def source_from(given: Any, options: FeedOptions, *, start: StreamStart | None =
     OptionError for any other object.
     """
     given = arrays_from(given, options)
-    if options.stealing and (callable(given) or not hasattr(given, "__len__")):
+    indexable = is_indexable(given)
+    if options.stealing and not indexable:
         raise OptionError(
             f"shard={options.shard!r} requires an indexable source (len() and [index]), whose "
             f"batches have numbers that ranks can share out, got {type(given).__name__}"
         )
     if isinstance(given, (str, bytes, Mapping)):
         raise OptionError(f"{_NEEDED}, got {_described(given)}")
+    if indexable:  # also if it can be called
+        return IndexedSource(given, options, start=start)
     if callable(given):
         return CallableSource(given, options)
-    if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
-        return IndexedSource(given, options, start=start)
     if isinstance(given, Iterable) or hasattr(given, "__getitem__"):
         return SharedSource(given, options, start=start)
     raise OptionError(f"{_NEEDED}, got {type(given).__name__}")
@@ -70,6 +70,7 @@ def source_from(given: Any, options: FeedOptions, *, start: StreamStart | None =
 
 def _described(given: Any) -> str:
     name = type(given).__name__
-    if not isinstance(given, Mapping) or not all(hasattr(v, "__getitem__") for v in given.values()):
+    sources = given.values() if isinstance(given, Mapping) else ()
+    if not sources or any(isinstance(v, str) or not hasattr(v, "__getitem__") for v in sources):
         return name
     return f"{name}: if each value is a source, pass one: source[{next(iter(given), None)!r}]"

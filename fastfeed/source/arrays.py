@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from fastfeed.core.collate import Allocate
 from fastfeed.core.leaves import refuse_masked
-from fastfeed.core.structure import Structure, leaves_of, paths_of, rebuild, structure_of
+from fastfeed.core.structure import Container, Structure, paths_of, rebuild
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.source.hdf5 import in_file
@@ -38,90 +41,170 @@ class ColumnReader:
 
 
 class Arrays:
-    """The rows of arrays as records in the structure of the arrays.
+    """The rows of columns as records in the structure of the columns.
 
-    Arrays in memory are numpy arrays of shape (records, ...). Arrays in files (h5py, zarr) are read
-    when a record is. Raise OptionError for arrays of unequal or no length, and for those that are
-    not on the host.
+    Columns in memory are numpy arrays of shape (records, ...), or sequences of what is no number.
+    Arrays in files (h5py, zarr) are read when a record is. Raise OptionError for columns of unequal
+    or no length, and for those that are not on the host.
     """
 
-    def __init__(self, given: Any, options: FeedOptions) -> None:
-        self._structure = structure_of(given)
-        paths = paths_of(self._structure, "source")
-        leaves = leaves_of(self._structure, given) or []
+    def __init__(self, structure: Structure, leaves: Sequence[Any]) -> None:
+        self._structure = structure
+        paths = paths_of(structure, "source")
         self.columns = [_column(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
+        # A function gets the numbers of a list as they were: an int, not numpy's int64.
+        lists = [isinstance(leaf, (list, tuple, range)) for leaf in leaves]
+        self._listed = [n for n, c in enumerate(self.columns) if lists[n] and _is_array(c)]
         self._length = _common_length(self.columns, paths)
-        for column, path in zip(self.columns, paths, strict=True):
-            _refuse_objects(column, path, padded=options.padded)
-        self._reader = ColumnReader(self._structure, self.columns)
-        # Text and records of varying shape are collated one by one.
-        self._regular = all(column.dtype.kind in "biufc" for column in self.columns)
+        # Text, objects and records of varying shape are collated one by one.
+        regular = all(_is_array(c) and c.dtype.kind in "biufc" for c in self.columns)
+        self._reader = ColumnReader(structure, self.columns) if regular else None
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> Any:
-        return rebuild(self._structure, [column[index] for column in self.columns])
+        row = [column[index] for column in self.columns]
+        for n in self._listed:
+            row[n] = row[n].tolist()
+        return rebuild(self._structure, row)
 
     def gather(self, indices: Sequence[int], allocate: Allocate) -> Any:
         """Return the records at these indices as one batch in memory from `allocate`, or None for
         records that are no numbers."""
-        return self._reader.gather(indices, allocate) if self._regular else None
+        return self._reader.gather(indices, allocate) if self._reader is not None else None
 
 
 def arrays_from(given: Any, options: FeedOptions) -> Any:
-    """Return the records of a structure of arrays, and any other source as it is.
+    """Return the records of columns, and any other source as it is.
 
-    A tuple, a mapping or one array is such a structure if its leaves are arrays, and records=False
-    does not say that its items are batches. A table of pandas or polars is a mapping of its
-    columns. A list is a sequence of records.
+    A tuple or a mapping whose leaves are sequences is a structure of columns, unless records=False
+    says that its items are batches; so is one array, or a table of pandas, polars or pyarrow. A
+    list is a sequence of records. Raise OptionError for a tuple that may be either.
     """
-    if options.records is False:
+    leaves: list[Any] = []
+    tuples: list[Any] = []
+    if options.records is False or (isinstance(given, np.ndarray) and given.dtype.kind == "O"):
         return given
-    given = tuple(map(_columns_of, given)) if type(given) is tuple else _columns_of(given)
-    if not (isinstance(given, (tuple, Mapping)) or _is_array(given)):
+    structure = _structure(given, leaves, tuples=tuples)
+    columns = leaves and all(map(_is_column, leaves))
+    if not columns or (structure is None and not _is_array(given)):
         return given
-    if isinstance(given, np.ndarray) and given.dtype.names:
-        given = {name: given[name] for name in given.dtype.names}
-    if isinstance(given, np.ndarray) and given.dtype.kind == "O":
+    lengths = set(map(_length, leaves))
+    records = type(given) is tuple and _are_alike(given)
+    records = records and all(isinstance(item, (tuple, Mapping)) for item in given)
+    even = len(lengths) == 1 and all(_are_alike(t) for t in leaves if isinstance(t, tuple))
+    if records and not even:
         return given
-    leaves = leaves_of(structure_of(given), given) or []
-    if not any(map(_is_array, leaves)) or not all(
-        _is_array(leaf) or _is_list(leaf) for leaf in leaves
-    ):
-        return given
-    return Arrays(given, options)
+    if records or any({len(t)} == lengths and _are_alike(t) for t in tuples if t is not given):
+        raise OptionError(
+            "the source can be read in two ways: a tuple is a sequence of records or a structure "
+            "of columns. Make each tuple of records or batches a list, such as list(source), and "
+            "each tuple of columns a dict, such as {'x': x, 'y': y}"
+        )
+    return Arrays(structure, leaves)
 
 
-def _columns_of(given: Any) -> Any:
-    """Return the columns of a table by their names, and anything else as it is."""
-    if not (hasattr(given, "to_numpy") and hasattr(given, "columns")):
-        return given
-    return {str(name): given[name].to_numpy() for name in given.columns}
+def _structure(node: Any, leaves: list[Any], *, tuples: list[Any]) -> Structure:
+    """Return the containers of `node`. Add the leaves that may be columns to `leaves`, and tuples
+    of them to `tuples`."""
+    kind: Any
+    parts: Any
+    fields = _fields_of(node)
+    if fields is not None:
+        node = {str(name): np.asanyarray(node[name]) for name in fields}
+    if isinstance(node, Mapping):
+        kind = OrderedDict if type(node) is OrderedDict else dict
+        keys, parts = tuple(node), node.values()
+    elif isinstance(node, tuple) and (type(node) is not tuple or all(map(_may_be_part, node))):
+        kind, keys, parts = type(node), getattr(node, "_fields", tuple(range(len(node)))), node
+        tuples += [node] if type(node) is tuple else []
+    else:
+        leaves.append(node)
+        return None
+    return Container(kind, keys, tuple([_structure(p, leaves, tuples=tuples) for p in parts]))
+
+
+def _fields_of(given: Any) -> Sequence[Any] | None:
+    """Return the names of the columns of a table, and of the fields of a structured array."""
+    names: Any = getattr(getattr(given, "schema", None), "names", None)  # of pyarrow
+    if isinstance(given, np.ndarray):
+        return given.dtype.names  # type: ignore[no-any-return]
+    if not isinstance(names, list) and hasattr(given, "to_numpy"):
+        names = list(getattr(given, "columns", ()))
+    if not names or not hasattr(given, "columns"):
+        return None
+    if len(set(map(str, names))) < len(names):
+        raise OptionError(f"the columns of a table need names that differ, got {names}")
+    return list(names)
+
+
+def _are_alike(items: Iterable[Any]) -> bool:
+    """Return True if items could be records of one batch."""
+    return len(set(map(_kind, items))) <= 1
+
+
+def _kind(item: Any) -> Any:
+    if isinstance(item, (tuple, Mapping)):
+        keys = item if isinstance(item, Mapping) else range(len(item))
+        return tuple((key, _kind(item[key])) for key in keys)
+    if _is_array(item):
+        return len(item.shape), str(item.dtype)
+    return Number if isinstance(item, (Number, np.bool_)) else type(item)
+
+
+def _may_be_part(item: Any) -> bool:
+    return isinstance(item, Mapping) or hasattr(item, "columns") or _is_column(item)
 
 
 def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and hasattr(leaf, "__getitem__")
+    held = hasattr(leaf, "shape") and hasattr(leaf, "dtype") and hasattr(leaf, "__getitem__")
+    return held and not isinstance(leaf, np.generic)
 
 
-def _is_list(leaf: Any) -> bool:
-    return isinstance(leaf, (list, range))
+def _is_column(leaf: Any) -> bool:
+    listed = isinstance(leaf, Sequence) and not isinstance(leaf, (str, bytes, bytearray))
+    return listed or _is_array(leaf) or hasattr(leaf, "to_numpy")
+
+
+def _length(leaf: Any) -> int | None:
+    """Return the number of rows, or None for a scalar."""
+    shape = getattr(leaf, "shape", None)
+    return len(leaf) if shape is None else int(shape[0]) if shape else None
 
 
 def _column(leaf: Any, path: str) -> Any:
-    """Return a leaf as a numpy array, or itself if it lies in a file."""
+    """Return a leaf as a numpy array, or itself if it lies in a file or holds no numbers."""
     if _on_device(leaf):
         raise OptionError(
             f"{path} is a {type(leaf).__name__} on an accelerator: records are read on the host. "
             "Copy it once: x.cpu().numpy() (torch), np.asarray(x) (JAX), x.get() (CuPy)"
         )
-    if hasattr(leaf, "chunks"):
+    if _is_array(leaf) and hasattr(leaf, "chunks"):
         return in_file(leaf)
+    if not hasattr(leaf, "shape") and not hasattr(leaf, "to_numpy"):
+        return _numbers(leaf)
     refuse_masked(leaf, path)
     try:
-        return np.asanyarray(leaf)
+        array = np.asarray(leaf) if isinstance(leaf, np.matrix) else np.asanyarray(leaf)
     except Exception as error:  # a tensor that needs a gradient, or has a dtype of its own
         raise OptionError(f"{path} is no array for numpy: {error}") from error
+    return array
+
+
+def _numbers(items: Sequence[Any]) -> Any:
+    """Return a list of numbers of one type, or of rows of them, as an array, and any other as it
+    is. Integers among floats become floats."""
+    flat: list[Any] = list(items) if isinstance(items, (list, tuple, range)) else [None]
+    while flat and set(map(type, flat)) == {list}:
+        flat = list(chain.from_iterable(flat))
+    kinds = set(map(type, flat))
+    try:
+        array = np.asarray(items if kinds <= {bool, int, float, complex} else None)
+    except ValueError:  # rows of several lengths
+        return items
+    same = set(map(type, array.ravel()[:1].tolist())) in (kinds, kinds - {int})
+    return array if same and array.dtype.kind != "O" else items
 
 
 def _on_device(leaf: Any) -> bool:
@@ -137,35 +220,21 @@ def _on_device(leaf: Any) -> bool:
 
 
 def _common_length(columns: Sequence[Any], paths: Sequence[str]) -> int:
-    for column, path in zip(columns, paths, strict=True):
-        if not column.shape:
-            raise OptionError(f"{path} is a scalar: every array needs one row for each record")
-    lengths = [int(column.shape[0]) for column in columns]
-    if len(set(lengths)) > 1:
-        pairs = ", ".join(f"{p} has {n}" for p, n in zip(paths, lengths, strict=True))
-        raise OptionError(
-            f"the arrays must have one length, which is the number of records: {pairs}. If these "
-            "are the records or batches themselves, pass a list"
-        )
+    lengths = list(map(_length, columns))
+    for length, path in zip(lengths, paths, strict=True):
+        if length is None:
+            raise OptionError(
+                f"{path} is a scalar for numpy: every array needs one row for each record"
+            )
+        if length != lengths[0]:
+            raise OptionError(
+                "the columns must have one length, which is the number of records: "
+                f"{paths[0]} has {lengths[0]}, {path} has {length}. If these are the records or "
+                "batches themselves, pass a list; a list among columns is one column"
+            )
     if not lengths[0]:
         raise OptionError("the source is empty: it must have at least one record, its len() is 0")
     return lengths[0]
-
-
-def _refuse_objects(column: Any, path: str, *, padded: bool) -> None:
-    """Raise OptionError for objects that make no batch."""
-    if column.dtype.kind != "O" or not isinstance(column, np.ndarray):
-        return
-    kinds = {str if issubclass(t, str) else t for t in set(map(type, column.flat))}
-    if len(kinds) == 1 and kinds <= {str, bytes}:
-        return
-    if padded and all(issubclass(t, (np.ndarray, list)) for t in kinds):
-        return
-    names = ", ".join(sorted(t.__name__ for t in kinds))
-    raise OptionError(
-        f"{path} is an object array that holds {names}: pass numbers, bools, bytes or text. Arrays "
-        "of varying shape need pad=True (zeros) or pad=<number>"
-    )
 
 
 def _gather(column: Any, rows: Array, *, out: Array) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from dis import get_instructions
 from functools import cached_property
 from typing import Any
 
@@ -156,6 +157,18 @@ class IndexedSource(TicketedSource):
                 f"batch_size={self._chunk} can never be filled: the {whole} has {length} records "
                 'and last_batch="drop"; lower batch_size or say last_batch="keep"'
             )
+
+
+def is_indexable(given: Any) -> bool:
+    """Return True for an object with len() and [index]. A method whose code only raises is none:
+    torch's IterableDataset has such a __getitem__."""
+    for name in ("__len__", "__getitem__"):
+        method = getattr(type(given), name, None)
+        code = getattr(method, "__code__", None)
+        returns = code is None or any("RETURN" in i.opname for i in get_instructions(code))
+        if method is None or not returns:
+            return False
+    return True
 
 
 def _refuse_broken_groups(options: FeedOptions, *, size: int) -> None:

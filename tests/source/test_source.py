@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,12 +62,53 @@ class CallableRows(Rows):
         return iter([1])
 
 
+class Abstract:
+    """The base class of all data sets, as in torch and others."""
+
+    def __getitem__(self, index: int) -> int:
+        raise NotImplementedError("Subclasses should implement __getitem__.")
+
+
+class SizedIterable(Abstract):
+    """An iterable with a length, as torch's IterableDataset and WebDataset may have."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class Concrete(Abstract):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("read by index")
+
+
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
         (lambda: iter([]), CallableSource),
         (partial(iter, []), CallableSource),
-        (CallableRows(2), CallableSource),
+        (CallableRows(2), IndexedSource),
+        (partial(Rows, 2), CallableSource),
+        (Concrete, CallableSource),
+        (SizedIterable(3), SharedSource),
+        (Concrete(), IndexedSource),
+        (deque([1, 2]), IndexedSource),
+        (array("i", [1, 2]), IndexedSource),
+        (memoryview(b"ab"), IndexedSource),
+        ({1: 2}.values(), SharedSource),
+        ({1: 2}.items(), SharedSource),
+        (zip([1], [2], strict=True), SharedSource),
         (iter([1]), SharedSource),
         ((i for i in range(2)), SharedSource),
         (iter(lambda: 1, 2), SharedSource),
@@ -85,6 +129,46 @@ def test_what_is_no_source(given: Any) -> None:
         OptionError, match=f"the source must be a callable .*, got {type(given).__name__}$"
     ):
         source_from(given, FeedOptions())
+
+
+@pytest.mark.parametrize("producers", [{"threads": 2}, {"processes": 1}], ids=str)
+def test_what_can_be_iterated_and_has_a_length(producers: dict[str, int]) -> None:
+    options: dict[str, Any] = {"records": True, "batch_size": 3, "epochs": 2, **producers}
+    with FeedRunner(SizedIterable(8), transform=lambda n: n, **options) as runner:
+        assert np.concatenate(list(runner)).tolist() == [*range(8), *range(8)]
+    with pytest.raises(OptionError, match="sampler= requires an indexable source"):
+        FeedRunner(SizedIterable(8), sampler=[1], records=True, batch_size=2)
+
+
+def test_data_sets_of_torch() -> None:
+    data = pytest.importorskip("torch.utils.data")
+
+    class Sized(data.IterableDataset):  # type: ignore[misc, name-defined]
+        __iter__, __len__ = SizedIterable.__iter__, SizedIterable.__len__
+        length = 8
+
+    class Callable(data.Dataset):  # type: ignore[misc, name-defined]
+        __getitem__, __len__, __call__ = Rows.__getitem__, Rows.__len__, CallableRows.__call__
+        length = 8
+
+    for source, factor in ((Sized(), 1), (Callable(), 10), (data.Subset(Callable(), range(8)), 10)):
+        with FeedRunner(source, records=True, batch_size=3) as runner:
+            assert np.concatenate(list(runner)).tolist() == [n * factor for n in range(8)]
+
+
+# webdataset leaves its file open
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_web_dataset_with_a_length(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    with webdataset.TarWriter(str(tmp_path / "0.tar")) as tar:
+        for number in range(5):
+            tar.write({"__key__": str(number), "cls": number})
+    data = webdataset.WebDataset(str(tmp_path / "0.tar"), shardshuffle=False).decode()
+    with FeedRunner(
+        data.to_tuple("cls").with_length(5, silent=True), records=True, batch_size=2
+    ) as runner:
+        assert [n for (batch,) in runner for n in batch.tolist()] == list(range(5))
 
 
 def test_worker_draws_are_its_own_and_repeat() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from fastfeed.core.dtypes import (
     BYTES,
     TEXT,
+    cast,
     check_dtype,
     decoded,
     encoded,
@@ -337,18 +338,13 @@ def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.n
         return array
     if not array.size and leaf.dtype != BYTES:  # an empty list has no meaningful dtype
         return array.astype(leaf.dtype)
-    near = array.dtype.kind == leaf.produced.kind or (
-        _is_floating(array.dtype) and _is_floating(leaf.produced)
-    )
-    if (
-        leaf.cast
-        and array.dtype.kind not in "SOU"
-        and (near or np.can_cast(array.dtype, leaf.dtype, "same_kind"))
-    ):
+    if leaf.cast and array.dtype.kind not in "SOUc" and leaf.dtype.kind not in "SOU":
+        return cast(array, leaf.dtype, f"{leaf.path} of {place}")
+    if leaf.cast and array.dtype.kind == leaf.dtype.kind == "c":
         return array.astype(leaf.dtype)
     raise SpecError(
         f"{leaf.path} of {place} has dtype {array.dtype}: expected {_name(leaf.produced)} as in "
-        "the first batch. Yield one dtype, or cast floats with dtypes="
+        "the first batch. Yield one dtype, or cast it with dtypes= in the structure of the batch"
     )
 
 

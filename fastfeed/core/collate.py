@@ -36,13 +36,19 @@ def aligned_arrays(blanks: Sequence[Blank]) -> list[np.ndarray[Any, Any]]:
 
 
 def collate(
-    records: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays
+    records: Sequence[Any],
+    pad: Pad,
+    *,
+    place: str,
+    allocate: Allocate = aligned_arrays,
+    mixed: bool = False,
 ) -> tuple[Any, list[tuple[bool, ...]]]:
     """Collate single records to one batch; return it and, for each leaf, which record axes varied.
 
     Leaves become arrays of shape (len(records), *record shape). Records that differ in shape are
     padded at the end with `pad` (True: zeros). Raise SpecError if they differ and `pad` is None. If
-    every leaf has one shape, the batch is written into the arrays that `allocate` returns.
+    every leaf has one shape, the batch is written into the arrays that `allocate` returns. With
+    `mixed`, numbers of several dtypes get one that holds them all.
     """
     structure = structure_of(records[0])
     rows = []
@@ -56,7 +62,7 @@ def collate(
         rows.append(leaves)
     columns = []
     for column, path in zip(zip(*rows, strict=True), paths_of(structure, "record"), strict=True):
-        columns.append(_column(column, pad, where=f"{path} of {place}"))
+        columns.append(_column(column, pad, where=f"{path} of {place}", mixed=mixed))
     if all(c.shape is not None for c in columns):
         out = allocate([((len(rows), *(c.shape or ())), c.values[0].dtype) for c in columns])
         arrays = [np.stack(c.values, out=blank) for c, blank in zip(columns, out, strict=True)]
@@ -217,7 +223,7 @@ class _Column(NamedTuple):
     shape: tuple[int, ...] | None
 
 
-def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
+def _column(values: Sequence[Any], pad: Pad, *, where: str, mixed: bool) -> _Column:
     if isinstance(values[0], (bytes, str)) and type(values[0]) is not np.bytes_:
         kind = str if isinstance(values[0], str) else bytes
         other = next((v for v in values if not isinstance(v, kind)), None)
@@ -235,10 +241,8 @@ def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
     # an empty list has no dtype of its own
     arrays = [a if a.size else a.astype(first.dtype) for a in arrays]
     if any(a.dtype != first.dtype for a in arrays):
-        other = next(a.dtype for a in arrays if a.dtype != first.dtype)
-        raise SpecError(
-            f"{where} has dtype {first.dtype} in one record and {other} in another: yield one dtype"
-        )
+        arrays = _of_one_dtype(arrays, mixed=mixed, where=where)
+        first = arrays[0]
     shapes = {a.shape for a in arrays}
     if len(shapes) == 1 and first.dtype.kind not in "SOU":
         return _Column(arrays, first.shape)
@@ -253,6 +257,26 @@ def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
             "(zeros) or pad=<number>, or make one shape in transform="
         )
     return _Column(arrays, None)
+
+
+def _of_one_dtype(
+    arrays: Sequence[np.ndarray[Any, Any]], *, mixed: bool, where: str
+) -> list[np.ndarray[Any, Any]]:
+    """Return arrays of different dtypes in the one that holds all their values. Raise SpecError
+    unless `mixed`, and if there is none."""
+    if mixed and {a.dtype.kind for a in arrays} <= set("biufc"):
+        found = [a.astype(np.result_type(*arrays)) for a in arrays]
+        with np.errstate(invalid="ignore"):
+            back = [f.astype(a.dtype) for f, a in zip(found, arrays, strict=True)]
+        if all(
+            a.dtype.kind == "f" or np.array_equal(a, b) for a, b in zip(arrays, back, strict=True)
+        ):
+            return found
+    one, other, *_ = dict.fromkeys(str(a.dtype) for a in arrays)
+    raise SpecError(
+        f"{where} has dtype {one} in one record and {other} in another: yield one dtype, or cast "
+        "this leaf with dtypes= in the structure of the batch"
+    )
 
 
 def _stack(column: _Column, pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:

@@ -52,6 +52,23 @@ def produced_dtype(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
     return BYTES if array.dtype.kind in "SO" else array.dtype.newbyteorder("=")
 
 
+def cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any], where: str) -> np.ndarray[Any, Any]:
+    """Return numbers in another dtype. Raise SpecError if integers or bools would have other
+    values."""
+    if dtype.kind not in "biu":
+        return array.astype(dtype)
+    with np.errstate(invalid="ignore"):
+        found = array.astype(dtype)
+        # Both: float64 cannot tell large integers apart, and -1 comes back from uint64.
+        same = (found == array) & (found.astype(array.dtype) == array)
+    if not same.all():
+        raise SpecError(
+            f"{where} holds {array[~same].flat[0]}, which {dtype} would change: choose a dtype "
+            "that can hold it in dtypes=, or round and clip in the source"
+        )
+    return found
+
+
 def encoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return text as an object array of its UTF-8 bytes.
 

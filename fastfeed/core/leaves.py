@@ -44,7 +44,7 @@ def array_of(value: Any, where: str) -> Array:
 
 def refuse_masked(value: Any, where: str) -> None:
     """Raise SpecError for an array with masked values, which would count as data."""
-    masked = np.ma.count_masked(value) if isinstance(value, np.ma.MaskedArray) else 0
+    masked = int(np.sum(np.ma.getmaskarray(value))) if isinstance(value, np.ma.MaskedArray) else 0
     if masked:
         raise SpecError(
             f"{where} has {masked} masked values, and the mask would be lost: replace them with "

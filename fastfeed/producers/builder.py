@@ -268,7 +268,8 @@ class BatchBuilder:
             records = [(record, lengths_of(record)) for record in records]
         # What a batch_transform returns has memory of its own.
         allocate = outlet.allocate if self._batch_transform is None else aligned_arrays
-        return collate(records, self._pad, place=place, allocate=allocate)
+        mixed = self._dtypes is not None
+        return collate(records, self._pad, place=place, allocate=allocate, mixed=mixed)
 
     def _skip(self, error: ProducerFailed, outlet: Outlet, *, ticket: int) -> None:
         """Go on without a record, or raise the error unless on_error="skip"."""

@@ -200,6 +200,26 @@ def test_bytes_cannot_be_cast_to_numbers() -> None:
         spec(batch, dtypes=("f4", "i4")).check(batch, "batch 0")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values", "bad"),
+    [
+        ("i4", [1.0, 1.5], "1.5"),
+        ("i4", [1.0, np.nan], "nan"),
+        ("i1", [1, 300], "300"),
+        ("u8", [1, -1], "-1"),
+        ("i8", np.array([1, 2**63 + 1], "u8"), str(2**63 + 1)),
+        ("i8", [1e30], "1e"),
+        ("?", [0, 2], "2"),
+    ],
+)
+def test_a_cast_to_integers_changes_no_value(dtype: str, values: Any, bad: str) -> None:
+    later = np.asarray(values)
+    learned = spec({"x": np.ones(1, later.dtype)}, dtypes={"x": dtype})
+    assert learned.check({"x": np.ones(2, later.dtype)}, "b").leaves[0].dtype == np.dtype(dtype)
+    with pytest.raises(SpecError, match=rf"batch\['x'\] of batch 7 holds {bad}.*dtypes="):
+        learned.check({"x": later}, "batch 7")
+
+
 def test_bfloat16_is_a_floating_leaf() -> None:
     batch = np.arange(3).astype(ml_dtypes.bfloat16)
     assert spec(batch).check(batch, "a batch").leaves[0] is batch

@@ -203,3 +203,14 @@ def test_records_that_make_no_batch(records: list[Any], pad: Any, said: str) -> 
 def test_padding_that_the_dtype_cannot_hold(pad: float, dtype: str) -> None:
     with pytest.raises(OptionError, match=rf"pad={pad}.*dtype"):
         collate([np.zeros(1, dtype), np.zeros(2, dtype)], pad, place="batch 0")
+
+
+def test_mixed_numbers_need_dtypes() -> None:
+    records = [{"y": 1}, {"y": 1.5}, {"y": np.float32(2)}]
+    with pytest.raises(SpecError, match=r"record\['y'\] of b has dtype int64 .*dtypes="):
+        collate(records, None, place="b")
+    found, _ = collate(records, None, place="b", mixed=True)
+    assert found["y"].dtype == np.float64 and found["y"].tolist() == [1, 1.5, 2]
+    for odd in ([1, "a"], [2**53 + 1, 0.5], [1, b"a"], [np.uint64(2**64 - 1), -1]):
+        with pytest.raises(SpecError):
+            collate(odd, None, place="b", mixed=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, SpecError
 from tests.helpers.streams import LIMIT_S
 
 EXECUTORS: list[dict[str, int]] = [{"threads": 1}, {"processes": 1}]
@@ -76,3 +76,19 @@ def test_what_goes_in_comes_out_alike_in_threads_and_processes(
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+@pytest.mark.parametrize("executor", EXECUTORS, ids=str)
+def test_labels_of_integers_and_floats_are_cast_or_refused(executor: dict[str, int]) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "stall_timeout_s": LIMIT_S, **executor}
+    labels = [1, 2, 1, 1.5, 2.5, 3]  # the first batch has integers only
+    refused = pytest.raises(SpecError, match=r"of batch 1 has dtype int64 .* float64.*dtypes=")
+    with FeedRunner(labels, **options) as runner, refused:
+        list(runner)
+    refused = pytest.raises(SpecError, match="batch 1 has dtype float64: expected int64.*dtypes=")
+    with FeedRunner(labels, dtypes="f4", **options) as runner, refused:
+        list(runner)
+    with FeedRunner([{"y": y} for y in labels], dtypes={"y": "f4"}, **options) as runner:
+        found = [batch["y"] for batch in runner]
+    assert [x.tolist() for x in found] == [[1, 2], [1, 1.5], [2.5, 3]]
+    assert {x.dtype for x in found} == {np.dtype("f4")}

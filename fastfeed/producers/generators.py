@@ -6,9 +6,9 @@ from __future__ import annotations
 import gc
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,6 @@ class Generators:
     def of_process(cls) -> Generators:
         """Return all generators of this process. Processes that have run the same code find them
         in the same order."""
-        gc.collect()  # which also decides what is tracked
         tracked, shared, torch = gc.get_objects(), _shared(), sys.modules.get("torch")
         wanted = (random.Random, np.random.RandomState, np.random.Generator)
         kinds = {kind for kind in set(map(type, tracked)) if issubclass(kind, wanted)}
@@ -50,17 +49,18 @@ class Generators:
         random.seed(mixed)
         for own in _shared()[2:]:
             own.manual_seed(mixed)
-        for place, one in enumerate(self.held):
-            one.seed(hash((mixed, place)) & MASK)
+        for place, (seed, _, _) in enumerate(self.held):
+            seed(hash((mixed, place)) & MASK)
 
     def states(self) -> list[Any]:
         """Return the state of each generator."""
-        return [one.state() for one in (*self.held, *map(_access_to, _shared()))]
+        return [state() for _, state, _ in (*self.held, *map(_access_to, _shared()))]
 
     def restore(self, states: list[Any]) -> None:
         """Set the state of each generator that was there when they were read."""
-        for one, state in zip((*self.held, *map(_access_to, _shared())), states, strict=False):
-            one.restore(state)
+        every = *self.held, *map(_access_to, _shared())
+        for (_, _, restore), state in zip(every, states, strict=False):
+            restore(state)
 
 
 def _shared() -> list[Any]:
@@ -69,26 +69,16 @@ def _shared() -> list[Any]:
     return [random._inst, np.random.mtrand._rand, *([] if own is None else [own])]
 
 
-class _Access(NamedTuple):
-    """How one generator is seeded, and how its state is read and set."""
-
-    seed: Callable[[int], Any]
-    state: Callable[[], Any]
-    restore: Callable[[Any], Any]
-
-
-def _access_to(one: Any) -> _Access:
+def _access_to(one: Any) -> tuple[Any, Any, Any]:
+    """Return the functions that seed a generator, read its state and set it."""
     if isinstance(one, random.Random):
-        return _Access(one.seed, one.getstate, one.setstate)
+        return one.seed, one.getstate, one.setstate
     if isinstance(one, np.random.Generator):
         bits = one.bit_generator
         put = partial(setattr, bits, "state")
-        return _Access(lambda value: put(type(bits)(value).state), lambda: bits.state, put)
+        return (lambda n: put(type(bits)(n).state)), (lambda: bits.state), put
     if isinstance(one, np.random.RandomState):
         kind, fresh = type(one._bit_generator), {"has_gauss": 0, "gauss": 0.0}
-        return _Access(
-            lambda value: one.set_state({**kind(value).state, **fresh}),
-            partial(one.get_state, legacy=False),
-            one.set_state,
-        )
-    return _Access(one.manual_seed, one.get_state, one.set_state)
+        state = partial(one.get_state, legacy=False)
+        return (lambda n: one.set_state({**kind(n).state, **fresh})), state, one.set_state
+    return one.manual_seed, one.get_state, one.set_state

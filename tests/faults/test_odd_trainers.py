@@ -107,3 +107,25 @@ def test_a_trainer_that_is_stopped_and_then_killed(script: Start) -> None:
     until(lambda: state_of(running.pid) == "T", "the trainer to be stopped")
     running.signal(signal.SIGKILL)
     assert running.ended().code == -signal.SIGKILL
+
+
+def test_workers_have_the_flags_the_arguments_and_the_limits_of_the_program(script: Start) -> None:
+    python = ("-O", "-X", "utf8", "-X", "dev", "-W", "error::UserWarning")
+    running = script(
+        """
+        import sys, warnings
+        sys.argv += [f"data/{n}.jpg" for n in range(100_000)] + ["\\udcff", Path("data")]
+        sys.setrecursionlimit(4321)
+        def program():
+            flags = list(sys.flags), sorted(sys._xoptions), sys.warnoptions, sys.getrecursionlimit()
+            return repr((*flags, hash(tuple(map(len, map(str, sys.argv)))), sys.path)).encode()
+        def stream():
+            yield np.array([program()]), np.array([len(sys.stdin.read())])
+        with FeedRunner(stream, processes=1) as runner:
+            ((theirs,), (read,)), = runner
+        say("same" if theirs == program() else f"{theirs} {program()}", read)
+        """,
+        python=python,
+    )
+    ended = running.ended()
+    assert (ended.code, ended.err, ended.out) == (0, QUIET, ["same 0"])

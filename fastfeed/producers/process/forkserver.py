@@ -11,6 +11,8 @@ import contextlib
 import ctypes
 import gc
 import json
+import logging
+import marshal
 import os
 import select
 import signal
@@ -18,10 +20,12 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from logging.handlers import QueueHandler
+from typing import IO, Any, cast
 
 from fastfeed.core.unix import fcntl
 from fastfeed.errors import OptionError
@@ -31,6 +35,8 @@ PR_SET_PDEATHSIG = 1
 # b"S", number, pid, 0: started, with a pidfd; b"X", number, pid, status: ended
 CHILD_EVENT = struct.Struct("<cqqq")
 MESSAGE_NBYTES = 2**16
+RECORD_NBYTES = 2**20  # no socket holds a larger one
+RECORD_S = 0.5  # a worker waits so long for a program that handles no record
 # Libraries with one thread for each core would start that many threads in every worker. The user's
 # own setting takes precedence.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -58,18 +64,27 @@ class ForkServer:
                 "processes= needs a Python interpreter, and sys.executable does not name one"
             )
         self.socket, theirs = _socketpair()
-        call = f"serve({theirs.fileno()}, {os.getpid()})"
-        same = f"sys.argv, sys.path[:] = {sys.argv!r}, {sys.path!r}"
-        code = f"import sys; {same}; from {__name__} import serve; {call}"
-        with theirs:
+        records, their_records = _socketpair()
+        # A handler of the user's may wait: it has a thread of its own.
+        self._log = threading.Thread(
+            target=_handle_records, args=(records,), name="fastfeed-log", daemon=True
+        )
+        call = f"serve({theirs.fileno()}, {os.getpid()}, {their_records.fileno()})"
+        # marshal is built in: it is there before sys.path is
+        same = "sys.argv, sys.path[:], limit, levels = marshal.load(sys.stdin.buffer)"
+        code = f"import marshal, sys; {same}; sys.setrecursionlimit(limit); "
+        code += f"from {__name__} import serve; {call[:-1]}, levels)"
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        with theirs, their_records, _program() as program:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                [sys.executable, *flags, "-c", code],
+                stdin=program,
+                pass_fds=[theirs.fileno(), their_records.fileno()],
                 env={**dict.fromkeys(ONE_THREAD, "1"), **os.environ},
                 # the trainer decides on signals to the whole group
                 start_new_session=True,
             )
+        self._log.start()
 
     def spawn(self, task: dict[str, Any], fds: Sequence[int]) -> None:
         """Request a worker; its start and its end come as events. Raise OSError if the server is
@@ -100,6 +115,46 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
+        finally:
+            self._log.join(CLOSE_S)
+
+
+def _program() -> IO[bytes]:
+    """Return a file with what a worker has in common with this program: an argument would be too
+    long for many file names."""
+    file = os.fdopen(os.memfd_create("fastfeed-program"), "w+b")
+    loggers = {"": logging.root, **logging.root.manager.loggerDict}
+    levels = {str(name): int(getattr(logger, "level", 0)) for name, logger in loggers.items()}
+    lists = list(map(str, sys.argv)), list(map(str, sys.path))
+    marshal.dump((*lists, sys.getrecursionlimit(), levels), file)
+    file.seek(0)
+    return file
+
+
+def _handle_records(channel: socket.socket) -> None:
+    """Pass the log records of all workers to the program's handlers, until no worker is left."""
+    with channel:
+        while data := channel.recv(RECORD_NBYTES):
+            record = logging.makeLogRecord(json.loads(data))
+            logger = logging.root if record.handled else logging.getLogger(record.name)  # type: ignore[attr-defined]
+            if logger.isEnabledFor(record.levelno):
+                logger.handle(record)
+
+
+class _RecordSender(QueueHandler):
+    """Sends the log records of a worker to the program, which treats them like its own."""
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        logger, channel = logging.getLogger(record.name), cast("socket.socket", self.queue)
+        while logger.parent is not None and not logger.handlers:
+            logger = logger.parent
+        # True if a logger of a module has handled it here, as the same one would there
+        record.handled = logger is not logging.root
+        channel.send(json.dumps(vars(record), default=str).encode())
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Print a record that the program cannot take now."""
+        logging.lastResort.handle(record)  # type: ignore[union-attr]
 
 
 def _socketpair() -> tuple[socket.socket, socket.socket]:
@@ -118,13 +173,21 @@ def die_with(parent: int, by: int = signal.SIGKILL) -> None:
         os._exit(1)
 
 
-def serve(control: int, trainer: int) -> None:
-    """Run the fork server; never return."""
+def serve(control: int, trainer: int, records: int, levels: dict[str, int]) -> None:
+    """Run the fork server; never return. The workers' `records` go to the program, from the
+    `levels` of its loggers on."""
     die_with(trainer)
-    os.set_inheritable(control, False)
+    for fd in (control, records):
+        os.set_inheritable(fd, False)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    channel: Any = socket.socket(fileno=records)
+    channel.settimeout(RECORD_S)
+    logging.root.addHandler(_RecordSender(channel))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A trainer that blocks signals passes its mask on.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.close(0)
     # Otherwise a memfd could get such a number, and native code would print into it.
     for fd in range(3):
         with contextlib.suppress(OSError):

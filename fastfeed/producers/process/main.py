@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import logging
 import signal
 import socket
@@ -32,6 +33,7 @@ SEEDED = (
     "%d random generators that the source or its modules hold are seeded from seed= in each worker "
     "process: copies would draw the same numbers. The same seed= repeats their draws."
 )
+KEPT: list[Any] = []  # channels that are closed by the end of the process
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # no library is known to use it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 TRIM_NBYTES, MMAP_NBYTES = 2**27, 2**25  # glibc accepts no larger mmap threshold
@@ -102,9 +104,12 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
         if not number:  # faulthandler shows even native code that never returns
             faulthandler.register(STACKS_SIGNAL, file=channels["stacks"], all_threads=True)
         outlets, control = _outlets(task, channels)
+        KEPT.append((outlets, control))
+        gc.disable()  # it would go over all that is unpickled, again and again
         try:
-            found = _producers(
-                task, channels["shipment"], control=control, outlets=outlets, exclusive=exclusive
+            shipped = unpack(channels["shipment"], task.nbytes)
+            found = producers_of(
+                task, shipped, control=control, outlets=outlets, exclusive=exclusive
             )
             (low_priority if number else producers).extend(found)
         except BaseException as error:  # unpickling runs code of the user's classes
@@ -113,6 +118,9 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
             )
             if not number:
                 return 1
+        finally:
+            gc.freeze()  # a large data set is not searched for garbage
+            gc.enable()
     _run(producers, low_priority)
     return 0
 
@@ -148,18 +156,6 @@ def _outlets(
         )
         for t in range(task.threads)
     ], control
-
-
-def _producers(
-    task: WorkerTask,
-    shipment: int,
-    *,
-    control: Inbox | EpochPermit,
-    outlets: Sequence[RingOutlet],
-    exclusive: bool,
-) -> list[Producer]:
-    shipped = unpack(shipment, task.nbytes)
-    return producers_of(task, shipped, control=control, outlets=outlets, exclusive=exclusive)
 
 
 def producers_of(

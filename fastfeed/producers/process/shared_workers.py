@@ -12,38 +12,7 @@ from fastfeed.producers.process.worker_events import WorkerEvents
 
 if TYPE_CHECKING:
     from fastfeed.producers.process.handle import WorkerHandle
-
-
-class Member(Protocol):
-    """A feed for which the shared processes make batches."""
-
-    def prepare(self) -> Sequence[WorkerHandle]:
-        """Return one handle for each process."""
-
-    def change_workers(self, processes: int, remote: int) -> Sequence[WorkerHandle]:
-        """Retire the workers that are too many; return one handle for each new one."""
-
-    def busy(self, handle: WorkerHandle) -> bool:
-        """Return True if the process makes something for this member."""
-
-    def exited(self, handle: WorkerHandle, status: int, *, beside: bool) -> WorkerHandle | None:
-        """Note that a worker process has ended, which also worked for another member if `beside`;
-        return the handle that replaces it."""
-
-    def failed(self, error: Exception) -> None:
-        """Note that workers cannot be started."""
-
-    def tick(self) -> None:
-        """Do what is due from time to time."""
-
-    def stop(self) -> None:
-        """Stop the feed."""
-
-    def close(self) -> None:
-        """Note that there will be no other worker."""
-
-    def release(self) -> None:
-        """Close all descriptors, each when no call uses it any more."""
+    from fastfeed.producers.process.processes import ProcessProducers
 
 
 class WorkerLauncher(Protocol):
@@ -86,7 +55,7 @@ class SharedWorkers:
 
     def __init__(self) -> None:
         self._led = False
-        self._members: list[Member] = []
+        self._members: list[ProcessProducers] = []
         self._supervisor: WorkerLauncher | None = None
         self._fleet: RemoteLauncher | None = None
         self._serving = 0  # launchers that may start other workers
@@ -96,7 +65,7 @@ class SharedWorkers:
         first, self._led = not self._led, True
         return first
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ProcessProducers) -> None:
         """Have the workers produce the batches of `member`, too."""
         self._members.append(member)
 

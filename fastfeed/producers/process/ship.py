@@ -14,6 +14,7 @@ file name.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import pickle
@@ -174,7 +175,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
         ]
         below, span = -sum(r for r in reach if r < 0), array.itemsize + sum(map(abs, reach))
         if span <= array.nbytes:
-            self.arrays.append(np.asarray(_RawBytes(array, array.ctypes.data - below, nbytes=span)))
+            # Its memory: not every dtype can be viewed as bytes. The pickler keeps the array alive.
+            memory = (ctypes.c_char * span).from_address(array.ctypes.data - below)
+            self.arrays.append(np.frombuffer(memory, np.uint8))
             return _layout(array, strides=array.strides, offset=below)
         axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
         self.arrays.append(array.transpose(axes))
@@ -203,20 +206,6 @@ def _in_band(arrays: list[Array], buffer: pickle.PickleBuffer) -> bool:
         return True
     arrays.append(raw)
     return False
-
-
-class _RawBytes:
-    """Memory of `owner` as an array of bytes. Not every dtype can be viewed so, and no strided
-    array."""
-
-    def __init__(self, owner: Array, address: int, *, nbytes: int) -> None:
-        self.owner = owner
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (address, True),
-            "shape": (nbytes,),
-            "typestr": "|u1",
-        }
 
 
 class _MappedFile:

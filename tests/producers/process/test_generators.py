@@ -154,6 +154,15 @@ def test_callables_of_several_workers_draw_their_own(processes: int, module: Any
     assert sorted(found) == sorted(rows(processes, source=stream, batch_size=None))
 
 
+@pytest.mark.parametrize("seed", [7, None])
+def test_it_is_said_once(seed: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "fastfeed")
+    rows(2, source=Data(), seed=seed)
+    said = [r for r in caplog.records if "seed=" in r.getMessage()]
+    assert [r.levelname for r in said] == ["INFO" if seed else "WARNING"]
+    assert said[0].getMessage().startswith("4 random generators")
+
+
 def test_a_record_that_is_made_again_draws_the_same(tmp_path: Path) -> None:
     die = once(tmp_path / "died", lambda: os._exit(3))
 

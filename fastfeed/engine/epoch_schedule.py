@@ -45,11 +45,10 @@ class EpochSchedule:
     """
 
     def __init__(self, resume: ResumePoint, *, again: bool) -> None:
-        if not resume.once and resume.left == 0:
-            # the run was complete: this is the next one
-            resume = replace(resume, run_first=resume.epoch)
         left = resume.left
-        total = 1 if not again else left if resume.once and left is not None else FOREVER
+        total = left if resume.once and left is not None else FOREVER
+        if not again:
+            total = int(left != 0)
         self.resume = resume
         self.epochs = range(resume.epoch, resume.epoch + total)
         self._at_once = total if left is None else min(total, left)
@@ -58,8 +57,11 @@ class EpochSchedule:
         self.asked = self.allowed  # epochs that the consumer waits for; others are made ahead
         self.epoch = resume.epoch  # the one that is delivered now
         self.first = resume.run_first  # the first epoch of the run
-        self.paused = False  # a run or an epoch has ended
-        self.told = resume.held  # and `take` has returned None for it, or was not called yet
+        # a run or an epoch has ended; a run may be restored at its end
+        self.paused = again and left == 0
+        # and `take` has returned None for it, or was not called yet
+        self.told = resume.held and not self.paused
+        self._owes_end = False  # the next run was begun before `take` has returned None
         self.again = again
         self._ahead = 0  # epochs of the next run that are made from the beginning of this one
         self._received = 0
@@ -68,6 +70,17 @@ class EpochSchedule:
     def over(self) -> bool:
         """True if every epoch of the run was delivered."""
         return self.resume.per_run is not None and self.epoch - self.first >= self.resume.per_run
+
+    @property
+    def may_be_empty(self) -> bool:
+        """True while only the rest of a restored epoch or run has ended, which may be nothing."""
+        begun, resume = self.epoch - self.epochs.start, self.resume
+        return begun <= 1 if resume.starts else not begun and resume.left == 0
+
+    @property
+    def state_first(self) -> int:
+        """The first epoch of the run that the next `take` belongs to."""
+        return self.epoch if self.told and self.over else self.first
 
     @property
     def may_read(self) -> bool:
@@ -98,6 +111,12 @@ class EpochSchedule:
             self.asked = max(self.asked, self.epoch - self.epochs.start + per_run)
             self.allowed = max(self.allowed, self.asked + per_run)
 
+    def owe_end(self, owed: bool) -> bool:
+        """Set whether the next `take` returns None although the next run has begun, and return
+        whether it did so far."""
+        before, self._owes_end = self._owes_end, owed
+        return before
+
     def repeat(self) -> None:
         """Make the next run ahead: another one will follow the first."""
         self._ahead = self.resume.per_run or 0
@@ -116,10 +135,12 @@ class EpochSchedule:
             self.allowed, self.asked = max(self.allowed, left), max(self.asked, left)
 
     def from_epoch(self, epoch: int, counts: tuple[int, int]) -> ResumePoint:
-        """Return where a feed goes on with a whole epoch, after `counts` batches and records."""
-        return replace(
+        """Return where a feed goes on with a whole epoch, after `counts` batches and records. After
+        the last one of a run the next run begins."""
+        resume = replace(
             self.resume, epoch=epoch, run_first=self.first, starts={}, pool=None, counts=counts
         )
+        return replace(resume, run_first=epoch) if resume.left == 0 else resume
 
 
 class PartialEpoch:

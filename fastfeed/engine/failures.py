@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastfeed.errors import FeedStopped, FeedTimeout, OptionError, SpecError
+from fastfeed.errors import FeedStopped, FeedTimeout, OptionError, SpecError, StateError
 
 
 def no_batch() -> SpecError:
@@ -11,6 +11,13 @@ def no_batch() -> SpecError:
         "the source ended before its first batch (batches of zero records are skipped): it must "
         "have at least one record. Is the iterator used up, the path empty, does filter= leave "
         "nothing, or have other ranks taken all?"
+    )
+
+
+def run_is_over() -> StateError:
+    """Return the error of a sink that learns from the first batch, where none is left."""
+    return StateError(
+        "the state is at the end of its run: all epochs were delivered. Raise epochs= to go on"
     )
 
 

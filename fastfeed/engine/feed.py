@@ -13,7 +13,7 @@ from fastfeed.core.stats import Consumption, Snapshot, total
 from fastfeed.core.status import FEED_ENDED, FEED_FAILED, FEED_STOPPED, FeedStatus, state_of
 from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import EpochSchedule, PartialEpoch, ResumePoint
-from fastfeed.engine.failures import never_filled, no_batch, stalled, stopped
+from fastfeed.engine.failures import never_filled, no_batch, run_is_over, stalled, stopped
 from fastfeed.engine.feed_parts import position_in, producers_for
 from fastfeed.engine.runtime_warnings import RuntimeWarnings
 from fastfeed.engine.shuffle.storage import pack_origins
@@ -55,9 +55,8 @@ class Feed:
         starts = resume.starts
         source = source_from(given, options, start=starts.get(ONLY_STREAM))
         self.schedule = schedule = EpochSchedule(resume, again=source.repeatable)
-        streams = list(range(resume.streams or options.parallel))
-        streams = [ONLY_STREAM] if source.ordered else streams
-        callable_streams = [] if source.ordered else streams
+        callable_streams = [] if source.ordered else range(resume.streams or options.parallel)
+        streams = list(callable_streams) or [ONLY_STREAM]
         passed = tuple(starts.get(n, FROM_THE_START).first for n in callable_streams)
         plan = EpochPlan(seed, schedule.epochs, schedule.allowed, passed)
         workers = workers or SharedWorkers()
@@ -88,12 +87,12 @@ class Feed:
         Raise SpecError where the source has no batch, ProducerError where it fails, FeedTimeout
         where it stalls.
         """
-        batch = None
-        # where a run was restored at its end, the next one begins
-        while batch is None and not self.ended:
-            batch = self._pull()
+        over = False
+        while (batch := self._pull()) is None and not self.ended:
+            over = True  # a run was restored at its end: the next one begins
         if batch is None:
-            raise self.error or no_batch()
+            raise self.error or (run_is_over if self.schedule.may_be_empty else no_batch)()
+        self.schedule.owe_end(over)
         self._order.ready.appendleft(batch)
         if self._dali is not None:
             try:
@@ -276,7 +275,7 @@ class Feed:
         return batch, self._order_state(keep_origins)
 
     def _order_state(self, pack: Callable[[Any], Any]) -> dict[str, Any]:
-        run: dict[str, Any] = {"run_first": self.schedule.first, "pool": None, "sizes": {}}
+        run: dict[str, Any] = {"run_first": self.schedule.state_first, "pool": None, "sizes": {}}
         return self._order.state({**self._position.state(), **run}, pack)
 
     def _pull(self) -> Batch | None:
@@ -301,6 +300,8 @@ class Feed:
 
     def _next(self) -> Batch | None:
         order, schedule = self._order, self.schedule
+        if schedule.owe_end(False):
+            return None
         while True:
             if order.ready:
                 return order.pop()
@@ -383,12 +384,11 @@ class Feed:
     def _refuse_nothing(self, *, at_last: bool = False) -> None:
         """Fail where an epoch has ended without a batch: an endless run would never find out."""
         had = self._consumption.first_s >= 0 or (self._dali is not None and self._dali.depth)
-        if had or self._order.ready or self.schedule.resume.starts or self.options.stealing:
+        if had or self._order.ready or self.schedule.may_be_empty or self.options.stealing:
             return
         if self._producers.spec is None:
             self._fail(no_batch())
-        dropped = self._order.dropped
-        if dropped and (at_last or self.schedule.paused):
+        if (dropped := self._order.dropped) and (at_last or self.schedule.paused):
             self._fail(never_filled(dropped, self.options.batch_size))
 
     def _fail(self, error: BaseException) -> NoReturn:

@@ -12,7 +12,9 @@ class Epoch:
     """The batches of one epoch, from `epochs()`; `number` counts from 0."""
 
     def __init__(self, runner: Any, feed: Feed) -> None:
-        self.number = feed.schedule.epoch
+        schedule = feed.schedule
+        # where an epoch has ended and the loop was not told, it comes once more, and is empty
+        self.number = schedule.epoch - (schedule.paused and not schedule.told)
         self.complete = False  # True once its end was reached
         self._runner = runner  # the feed would end with the last reference to it
         self._feed = feed

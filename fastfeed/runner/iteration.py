@@ -34,6 +34,11 @@ class IterationManager:
         self._newest: EpochIterator | None = None
         self._last: EpochIterator | None = None  # to have a feed
         self._spec: BatchSpec | None = None
+        self._skips_end = False
+
+    def skip_end(self) -> None:
+        """Where a run was restored at its end, begin the next one: the framework counts them."""
+        self._skips_end = True
 
     @property
     def spec(self) -> BatchSpec:
@@ -44,6 +49,8 @@ class IterationManager:
                 self._claim()
                 feed = self._stream.current_feed()
                 feed.first()
+                if self._skips_end:
+                    feed.schedule.owe_end(False)
                 self._spec = feed.spec
             return self._spec
 

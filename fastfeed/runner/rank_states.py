@@ -45,6 +45,7 @@ def merged_state(
             **states[0],
             "of": {**known, **own},
             "epoch": epoch,
+            "run_first": min(int(state["run_first"]) for state in states),
             "streams": {str(ONLY_STREAM): start} if start else {},
         }
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -71,10 +72,7 @@ def _refuse_incomplete(states: Sequence[Mapping[str, Any]]) -> None:
             f"restore() needs the state of every rank of one job, got those of ranks {ranks} of "
             f"world {states[0]['of']['world']}: save runner.state() in each rank, and pass all"
         )
-    same = [
-        {**state["of"], "rank": 0, "seed": state["seed"], "run": state["run_first"]}
-        for state in states
-    ]
+    same = [{**state["of"], "rank": 0, "seed": state["seed"]} for state in states]
     if any(one != same[0] for one in same) or any(state["pool"] for state in states):
         raise OptionError(
             "restore() of several states: they differ in more than the rank, or have records in a "
@@ -94,10 +92,14 @@ def _rest(
     of, group = states[0]["of"], source.group_size
     world = int(of["world"] or 1)
     each = rank_length(length // group, world, padded=of["remainder"] == "pad") * group
+    size = options.batch_size or 1
+    whole = each // size * size if options.last_batch == "drop" else each
+    over = True  # every rank has consumed its share: what was left out of the epoch stays left out
     for state, start in zip(states, starts, strict=True):
         local = np.arange(each)
         if start is not None:
-            local = _consumed(start, options.batch_size or 1, length=each)
+            local = _consumed(start, size, length=each)
+            over = over and len(local) >= whole
         if start is not None and start.part and options.on_error == "skip":
             raise OptionError(
                 'restore() of several states with on_error="skip": which records of a batch were '
@@ -112,7 +114,7 @@ def _rest(
         places = np.concatenate([np.arange(*part) for part in before])[places]
     _, world = options.own_shard or (0, 1)
     dropped = options.remainder == "drop" and len(places) // group < world
-    if not len(places) or dropped:
+    if over or dropped:
         return epoch + 1, None
     rest = _ranges(places)
     source.order_in(epoch, seed, rest=rest)  # raises if it cannot be divided

@@ -15,6 +15,7 @@ from fastfeed.core.position import Position
 from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import ResumePoint
+from fastfeed.engine.failures import run_is_over
 from fastfeed.engine.feed import Feed
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, OptionError, StateError
@@ -106,17 +107,15 @@ class Stream:
                 "not have: continue in a loop, or save with shuffle=False"
             )
         if resume.left == 0:
-            raise StateError(
-                f"the state is at the end of its run: all {resume.per_run} epochs were delivered. "
-                "Raise epochs= to go on"
-            )
+            raise run_is_over()
         return self._new_feed(resume)
 
     def pass_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> Feed | None:
         """Return the feed for the epoch after one that was left early; None after the last."""
         if self._skip_to(feed, epoch + 1, counts=counts):
             return None if feed.schedule.over else feed
-        return None if self._resume.left == 0 else self.current_feed(each=True)
+        over = self._resume.run_first == self._resume.epoch
+        return None if over else self.current_feed(each=True)
 
     def next_run(self) -> Feed:
         """Return the feed for a loop that begins a run. The rest of the present run is skipped."""

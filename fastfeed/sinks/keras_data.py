@@ -42,6 +42,7 @@ def keras_data(iterations: IterationManager) -> KerasData:
     Raise StateError for a Keras that reads PyDatasets in an unknown way.
     """
     _patch_adapter()
+    iterations.skip_end()
     return KerasData(iterations) if iterations.length is None else SizedKerasData(iterations)
 
 

@@ -53,6 +53,7 @@ def dataset(iterations: IterationManager, *, prefetch: int, ragged: bool, shapes
             "this runner's dataset is ragged=True already: make another FeedRunner for one that is "
             "not"
         )
+    iterations.skip_end()
     spec = (
         iterations.spec
         if shapes is None

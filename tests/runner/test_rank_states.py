@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, OptionError
@@ -37,37 +38,58 @@ def consume(runners: list[FeedRunner], steps: int) -> tuple[list[int], list[Any]
     for runner in runners:
         with runner:
             batches = iter(runner)
-            found += [int(n) for _ in range(steps) for n in next(batches)]
+            found += [int(n) for batch in islice(batches, steps) for n in batch]
             states.append(json.loads(json.dumps(runner.state())))
     return found, states
 
 
-def rest(runners: list[FeedRunner]) -> list[int]:
+def rest(runners: list[FeedRunner], *, stop: bool = True) -> list[int]:
     found: list[int] = []
     for runner in runners:
-        with runner:
-            found += [int(n) for batch in runner for n in batch]
+        found += [int(n) for batch in runner for n in batch]
+        if stop:
+            runner.stop()
     return found
 
 
 @given(
     worlds=st.tuples(WORLDS, WORLDS, WORLDS),
-    steps=st.tuples(st.integers(0, 3), st.integers(0, 1)),
-    size=st.sampled_from([1, 2]),
+    steps=st.tuples(st.integers(0, 6), st.integers(0, 3)),
+    size=st.integers(1, 4),
     shuffle=st.booleans(),
+    last_batch=st.sampled_from(["keep", "drop"]),
 )
-def test_all_that_is_left_comes_once(worlds: Any, steps: Any, size: int, shuffle: bool) -> None:
-    options = {"batch_size": size, "shuffle": shuffle, "epochs": 1}
-    first, states = consume(job(worlds[0], **options), steps[0])
-    assume(len(first) < LENGTH)  # else the next run begins
-    second, states = consume(job(worlds[1], states, **options), steps[1])
-    assume(len(first + second) < LENGTH)
-    third = rest(job(worlds[2], states, remainder="pad", **options))
-    found = Counter(first + second + third)
-    assert set(found) == set(range(LENGTH))
-    assert sum(found.values()) - LENGTH < worlds[2]  # what remainder="pad" repeats
-    assert not {n for n in first + second if found[n] > 1} - set(third)
-    assert max(Counter(first + second).values(), default=1) == 1
+@example(worlds=(3, 4, 1), steps=(3, 1), size=2, shuffle=False, last_batch="keep")
+@example(worlds=(3, 4, 1), steps=(5, 2), size=1, shuffle=False, last_batch="keep")
+def test_all_that_is_left_comes_once(
+    worlds: Any, steps: Any, size: int, shuffle: bool, last_batch: str
+) -> None:
+    """The epoch is over when each rank has consumed its whole share: what remainder="drop" has left
+    out of it stays left out, whether the last batch was full or not."""
+    options = {"batch_size": size, "shuffle": shuffle, "epochs": 1, "last_batch": last_batch}
+    first: list[int] = []
+    states = None
+    for world, count in zip(worlds, steps, strict=False):
+        share = (LENGTH - len(first)) // world
+        batches = share // size if last_batch == "drop" else -(-share // size)
+        more, states = consume(job(world, states, **options), min(count, batches))
+        first += more
+        if count >= batches:
+            last = job(worlds[2], states, **options)
+            assert rest(last, stop=False) == [], "the run is over"
+            share = LENGTH // worlds[2]
+            each = share // size * size if last_batch == "drop" else share
+            assert len(set(rest(last))) == each * worlds[2], "the next one is whole"
+            break
+    else:
+        third = rest(
+            job(worlds[2], states, **{**options, "remainder": "pad", "last_batch": "keep"})
+        )
+        found = Counter(first + third)
+        assert set(found) == set(range(LENGTH))
+        assert sum(found.values()) - LENGTH < worlds[2]  # what remainder="pad" repeats
+        assert not {n for n in first if found[n] > 1} - set(third)
+    assert max(Counter(first).values(), default=1) == 1
 
 
 def test_the_next_epoch_is_whole() -> None:

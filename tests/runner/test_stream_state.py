@@ -3,13 +3,15 @@ interruption."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from fastfeed import FeedRunner
 from tests.helpers.stream_cases import any_mixes, cases, thread_mixes
 from tests.helpers.streams import (
     CALLABLES,
@@ -19,6 +21,7 @@ from tests.helpers.streams import (
     Rows,
     by_epoch,
     epochs,
+    flat,
     play,
 )
 
@@ -118,6 +121,71 @@ def test_epochs_stay_exact_in_processes(
     case: Case, mixes: list[tuple[int, int]], cut: list[int]
 ) -> None:
     check_exact_epochs(case, mixes, cut[:2])
+
+
+def events(runner: FeedRunner) -> Iterator[Rows | None]:
+    """Yield the batches of one loop after another, and None at the end of each."""
+    while True:
+        for batch in runner:
+            yield batch.tolist()
+        yield None
+
+
+def next_loops(found: Iterator[Rows | None], case: Case) -> list[list[Rows] | Rows]:
+    """Return the batches of two loops; their sorted records where time decides on the order."""
+    loops = [list(iter(lambda: next(found), None)) for _ in range(2)]
+    return loops if case.one_order else [sorted(flat(loop)) for loop in loops]
+
+
+def check_goes_on(case: Case, mixes: list[tuple[int, int]], at: int) -> None:
+    with case.runner(mixes[0]) as first:
+        found = events(first)
+        list(islice(found, at))
+        state = first.state()
+        with case.runner(mixes[1], state) as then:
+            assert next_loops(events(then), case) == next_loops(found, case)
+
+
+@in_threads
+@given(cases(), st.lists(thread_mixes, min_size=2, max_size=2), st.integers(0, 12))
+@example(Case("indexable", 6, 3, {"epochs": 2}), [(0, 1), (0, 2)], 4)
+@example(Case("indexable", 5, 3, {"epochs": 2}), [(0, 1), (0, 2)], 4)
+@example(Case("iterable", 5, 3, {"epochs": 2, "batch_size": 2}), [(0, 1), (0, 2)], 7)
+@example(Case("skipping", 5, 3, {"epochs": 1}), [(0, 1), (0, 2)], 2)
+def test_a_restored_runner_goes_on_as_the_first_one_does(
+    case: Case, mixes: list[tuple[int, int]], at: int
+) -> None:
+    """Also at the end of a run: in its loop nothing is left, and after it the next run begins."""
+    check_goes_on(case, mixes, at)
+
+
+@in_processes
+@given(cases(), st.lists(any_mixes, min_size=2, max_size=2), st.integers(0, 8))
+@example(Case("records", 5, 3, {"epochs": 2}), [(1, 2), (1, 1)], 4)
+@example(Case("sharing", 6, 3, {"epochs": 1}), [(1, 2), (2, 1)], 2)
+def test_it_goes_on_in_processes(case: Case, mixes: list[tuple[int, int]], at: int) -> None:
+    check_goes_on(case, mixes, at)
+
+
+@pytest.mark.parametrize("total", [6, 5])
+def test_an_iterator_that_was_delivered_gives_nothing_more(total: int) -> None:
+    def runner_of() -> FeedRunner:
+        return FeedRunner(iter(range(total)), records=True, batch_size=3, seed=SEED)
+
+    with runner_of() as runner:
+        states = [runner.state() for _ in runner]
+    with runner_of().restore(states[-1]) as runner:
+        assert list(runner) == []
+
+
+@pytest.mark.parametrize("total", [6, 5])
+def test_epochs_end_where_they_would_have(total: int) -> None:
+    case = Case("indexable", total, 3, {"epochs": 2})
+    with case.runner((0, 1)) as runner:
+        state = [runner.state() for epoch in runner.epochs() for _ in epoch][-1]
+    with case.runner((0, 2), state) as runner:
+        assert [(epoch.number, list(epoch)) for epoch in runner.epochs()] == [(1, [])]
+        assert [epoch.number for epoch in runner.epochs()] == [2, 3]
 
 
 @st.composite

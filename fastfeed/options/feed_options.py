@@ -83,7 +83,7 @@ class FeedOptions:
         the record's index, and are therefore repeatable.
     augment_on: "producers" uses OpenCV; "dali-cpu" and "dali-gpu" use DALI in the trainer; "auto"
         measures all that are installed and takes the fastest.
-    repeat_per_producer: True allows each producer its own full copy of a finite callable.
+    repeat_per_producer: True allows each producer its own full copy of a callable's data.
 
     Batches:
 

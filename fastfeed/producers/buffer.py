@@ -183,7 +183,7 @@ class BoundedBuffer:
 
     def _insert(self, produced: ProducedBatch, key: int) -> None:
         next_key = self._reorder.next_key
-        self._reorder.insert(produced, key)
+        self._reorder.insert(produced, key, stream=produced.stream)
         if self._reorder.next_key != next_key and self._reorder.next_key in self._blocked:
             self._room.notify_all()  # a producer that waits for room is next
         if self._waiting and key == next_key:

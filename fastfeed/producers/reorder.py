@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -52,10 +53,14 @@ T = TypeVar("T")
 
 class ReorderBuffer(Generic[T]):
     """Buffer from which batches leave by ticket (ordered), or as they come but not before the
-    previous epoch is complete (unordered)."""
+    previous epoch is complete (unordered). Those of streams in `suspects`, which changes, stay."""
 
-    def __init__(self, producers: int, *, ordered: bool, error_limit: int = 0) -> None:
+    def __init__(
+        self, producers: int, *, ordered: bool, error_limit: int = 0, suspects: Collection[int] = ()
+    ) -> None:
         self.ordered = ordered
+        self._suspects = suspects
+        self._held: list[tuple[T | ProducedBatch, int, int]] = []  # of suspects, with key, stream
         self._errors_left = error_limit
         self.ready: deque[T | ProducedBatch] = deque()  # to be delivered: batches, and END_OF_EPOCH
         # by ticket, or by epoch where there are no tickets
@@ -70,8 +75,12 @@ class ReorderBuffer(Generic[T]):
         self._open = producers  # producers that have not ended
         self._finished: dict[int, int] = {}  # by epoch: producers that have ended it
 
-    def insert(self, produced: T | ProducedBatch, key: int) -> None:
-        """Insert a batch under its ticket or epoch."""
+    def insert(self, produced: T | ProducedBatch, key: int, *, stream: int = -1) -> None:
+        """Insert a batch of a stream under its ticket or epoch."""
+        if self._held or stream in self._suspects:
+            self._held.append((produced, key, stream))
+            self.release()
+            return
         if key != self.next_key:
             self.early.setdefault(key, []).append(produced)
             return
@@ -81,6 +90,18 @@ class ReorderBuffer(Generic[T]):
             while self.next_key in self.early:
                 self.ready.extend(self.early.pop(self.next_key))
                 self.next_key += 1
+
+    def release(self) -> None:
+        """Insert the batches that were held back, of streams that are no suspects any more."""
+        suspects = set(self._suspects)  # another thread changes them
+        held, self._held = self._held, []
+        for one in held:
+            if one[2] in suspects:
+                self._held.append(one)
+            elif one[1] != self.next_key:
+                self.early.setdefault(one[1], []).append(one[0])
+            else:
+                self.ready.append(one[0])
 
     def end_epoch(self, epoch: int) -> None:
         """Note that one producer has put its whole epoch. The last producer starts the next
@@ -183,3 +204,4 @@ class ReorderBuffer(Generic[T]):
         """Drop everything that was produced."""
         self.ready.clear()
         self.early.clear()
+        self._held.clear()

@@ -32,7 +32,7 @@ from fastfeed.producers.builder import BatchBuilder
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
 from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer
-from fastfeed.source import Source
+from fastfeed.source import CallableSource, Source
 
 
 class ProducerThread(NamedTuple):
@@ -55,9 +55,10 @@ class ThreadProducers:
         self._builder = BatchBuilder(source, options)
         self._gate = EpochGate(plan.allowed)
         passed = plan.passed or (0,) * options.threads  # by stream
+        suspects = source.comparison.suspects if isinstance(source, CallableSource) else ()
         self._buffer = BoundedBuffer(
             ReorderBuffer[ProducedBatch](
-                options.threads, ordered=ordered, error_limit=options.error_limit
+                options.threads, ordered=ordered, error_limit=options.error_limit, suspects=suspects
             ),
             max_batches=options.prefetch or batches_ahead(options.threads),
             max_nbytes=options.memory_nbytes,

@@ -18,5 +18,5 @@ BATCH, HOLE, EPOCH, END, FAILURE, SKIP, STREAM = range(7)
 # epoch. END: the producer has ended. FAILURE, SKIP: an error is among the news. `key` is the
 # ticket, or the epoch's position where there are no tickets and for errors. `item` counts the items
 # of the stream's epoch. Where producers have streams of their own, `thread` of a BATCH or HOLE is
-# the stream. STREAM: stream `thread` has begun, and the digest of its first item is `key`.
+# the stream. STREAM: the digest of `item` of stream `thread` is `key`.
 Token = tuple[int, int, int, int, int, int, int, int]

@@ -17,9 +17,8 @@ from fastfeed.source.base import Item, chunk_size, chunks, refuse_options
 from fastfeed.source.stream_comparison import (
     WAYS_OUT,
     StreamComparison,
-    beginning_of,
     digest_of,
-    is_endless,
+    is_compared,
 )
 
 LOG = logging.getLogger("fastfeed")
@@ -39,8 +38,9 @@ class CallableSource:
         self.records = self._chunk > 0
         self._may_end = self.takes_worker or options.repeat_per_producer
         self._shard = options.own_shard or (0, 1)
-        # what happens to the digest of a stream's first item; a worker process sends it
-        self.compare: Callable[[int, int], None] = StreamComparison().add
+        self.comparison = StreamComparison()
+        # what happens to the digest of an item; a worker process sends it
+        self.compare: Callable[..., None] = self.comparison.add
         self._lock = threading.Lock()
         self._owners: dict[int, tuple[Any, int]] = {}
         self._had_items: set[int] = set()
@@ -73,7 +73,7 @@ class CallableSource:
         empty = True
         skip: int | None = None  # known after the first item: a generator's body runs only then
         try:
-            items = self._compared(chunks(iterator, self._chunk), stream, worker=worker)
+            items = self._compared(chunks(iterator, self._chunk), worker)
             for number, payload in enumerate(items):
                 if skip is None:
                     skip = 0 if exposed.start_was_read else worker.passed
@@ -105,16 +105,16 @@ class CallableSource:
     def draw_key(self, part: Any, *, number: int, position: int) -> None:
         """Return None: the draws depend on the producer."""
 
-    def _compared(self, items: Iterator[Any], stream: Any, *, worker: Worker) -> Iterator[Any]:
-        """Yield the items, after a comparison of the first ones with those of other producers."""
+    def _compared(self, items: Iterator[Any], worker: Worker) -> Iterator[Any]:
+        """Return the items, some of which are compared with those of other producers."""
         seen = worker.count == 1 or worker.index in self._had_items  # in an earlier epoch
-        if not (self._may_end or seen or is_endless(stream)):
-            first = beginning_of(items)
-            digest = digest_of(first)
-            if digest is not None:
-                self.compare(worker.index, digest)
-            yield from first
-        yield from items
+        return items if self._may_end or seen else self._compare_each(items, worker.index)
+
+    def _compare_each(self, items: Iterator[Any], stream: int) -> Iterator[Any]:
+        for number, item in enumerate(items):
+            if is_compared(number):
+                self.compare(stream, number, digest=digest_of(item))
+            yield item
 
     def _end(self, worker: Worker, empty: bool) -> None:
         if empty and worker.index in self._had_items:

@@ -1,17 +1,17 @@
 """Comparison of the streams of a callable without `worker`: copies of one stream are refused.
 
-Each producer calls the function, and a finite function returns a copy of the same data to each of
-them. Copies begin with equal records, which is seen before the first of them is delivered twice.
+Each producer calls the function, and without `worker` most functions return the same data to each
+of them. Copies give equal batches, one after another. Only some items are compared: the first ones,
+and a few where their number has doubled.
 """
 
 from __future__ import annotations
 
-import dis
 import hashlib
-import itertools
+import os
 import pickle
 import threading
-from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,11 @@ from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.errors import OptionError
 
 DIGEST_NBYTES = 8
-# Fewer records may be equal by chance: two streams that draw from ten records begin with the same
-# four once in 10,000 times.
-COMPARED_RECORDS = 4
-ENDLESS_TYPES = (itertools.count, itertools.cycle, itertools.repeat, type(iter(int, 1)))
+COMPARED_ELEMENTS = 4096  # elements of an array that are compared
+FIRST_ITEMS = 16  # so many first items of a stream are compared
+# Consecutive items that are equal in two streams, and all different: fewer may be equal by chance.
+# At the beginning the later stream is held back for so long, with two items.
+FIRST, LATER = 3, 4
 
 WAYS_OUT = (
     "the data would be delivered several times. Choose one of three: give the callable an argument "
@@ -33,74 +34,62 @@ WAYS_OUT = (
 
 
 class StreamComparison:
-    """The digests of the first records of the streams of one feed."""
+    """The digests of items of all streams. What `suspects` have made must not be delivered yet:
+    they have begun like another stream."""
 
     def __init__(self) -> None:
-        self._streams: dict[int, int] = {}  # by digest
+        self.suspects: set[int] = set()
+        self._digests: dict[int, dict[int, int]] = {}  # by stream and item
         self._lock = threading.Lock()
 
-    def add(self, stream: int, digest: int) -> None:
-        """Note how a stream begins, before its first item is delivered. Raise OptionError if
-        another stream began with equal records."""
+    def add(self, stream: int, item: int, *, digest: int) -> None:
+        """Note an item, before it is delivered. Raise OptionError if two streams are copies."""
         with self._lock:
-            other = self._streams.setdefault(digest, stream)
-        if other != stream:
-            raise OptionError(
-                f"the callable's streams for the producers {other} and {stream} begin with equal "
-                f"records: each producer reads a copy, and {WAYS_OUT}"
-            )
+            own = self._digests.setdefault(stream, {})
+            if item in own:  # a worker that was restarted makes it again
+                return
+            # made-up data: an item that a stream repeats says nothing
+            own[item] = unique_digest() if digest in own.values() else digest
+            for other, others in self._digests.items():
+                for at in [n for n, known in others.items() if known == own[item]]:
+                    run = [own.get(item - n, 0) == others.get(at - n, 1) for n in range(LATER)]
+                    begin = item == at == FIRST - 1 and all(run[:FIRST])
+                    if other != stream and (begin or all(run)):
+                        raise OptionError(
+                            f"the callable's streams for the producers {min(stream, other)} and "
+                            f"{max(stream, other)} give equal batches, one after another: each "
+                            f"producer reads a copy, and {WAYS_OUT}"
+                        )
+            for one in {stream, *self.suspects}:
+                earlier = takewhile(one.__ne__, self._digests)
+                alike = any(self._begin_alike(one, other) for other in earlier)
+                (self.suspects.add if alike else self.suspects.discard)(one)
+
+    def _begin_alike(self, one: int, other: int) -> bool:
+        known = zip(self._digests[one].values(), self._digests[other].values(), strict=False)
+        return all(digest == another for digest, another in known)
 
 
-def is_endless(stream: Any) -> bool:
-    """Return True for an iterator that surely has no end: a generator whose code has no return, as
-    after `while True:`."""
-    code = getattr(stream, "gi_code", None)
-    if code is None:
-        return isinstance(stream, ENDLESS_TYPES)
-    return not any(i.opname in ("RETURN_VALUE", "RETURN_CONST") for i in dis.get_instructions(code))
+def is_compared(item: int) -> bool:
+    """Return True if the item of this number is compared with those of other streams."""
+    return item < FIRST_ITEMS or item - (1 << item.bit_length() - 1) < LATER
 
 
-def beginning_of(items: Iterator[Any]) -> list[Any]:
-    """Return the first items: as many as have COMPARED_RECORDS records."""
-    first: list[Any] = []
-    records = 0
-    while records < COMPARED_RECORDS:
-        item = next(items, StopIteration)
-        if item is StopIteration:
-            break
-        first.append(item)
-        records += max(1, _rows(item))
-    return first
-
-
-def digest_of(items: Sequence[Any]) -> int | None:
-    """Return a 64-bit digest of the content of items; None if it cannot be pickled, and for equal
-    records, as in made-up data: they say nothing."""
+def digest_of(item: Any) -> int:
+    """Return a 64-bit digest of an item, of a sample of large arrays; a new number for one that
+    cannot be read."""
+    found = hashlib.blake2b(digest_size=DIGEST_NBYTES)
     try:
-        if all(map(_is_uniform, items)) and len({pickle.dumps(item) for item in items}) <= 1:
-            return None
-        content = pickle.dumps(items, pickle.HIGHEST_PROTOCOL)
-    except Exception:  # comparing and pickling run code of the user's classes
-        return None
-    digest = hashlib.blake2b(content, digest_size=DIGEST_NBYTES).digest()
-    return int.from_bytes(digest, "little", signed=True)
+        for record in item if isinstance(item, list) else [item]:
+            for leaf in leaves_of(structure_of(record), record) or [record]:
+                array = np.asarray(leaf)
+                sample = array.reshape(-1)[:: array.size // COMPARED_ELEMENTS | 1]
+                found.update(pickle.dumps((array.shape, sample), pickle.HIGHEST_PROTOCOL))
+    except Exception:  # reading and pickling run code of the user's classes
+        return unique_digest()
+    return int.from_bytes(found.digest(), "little", signed=True)
 
 
-def _leaves(item: Any) -> list[Any]:
-    return leaves_of(structure_of(item), item) or []
-
-
-def _rows(item: Any) -> int:
-    """Return the records of an item: those of a list, or the leading dimension of its arrays."""
-    if isinstance(item, list):
-        return len(item)
-    shapes = [np.shape(leaf) for leaf in _leaves(item)[:1]]
-    return shapes[0][0] if shapes and shapes[0] else 1
-
-
-def _is_uniform(item: Any) -> bool:
-    """Return True if all records of an item are equal."""
-    if isinstance(item, list):
-        return all(pickle.dumps(record) == pickle.dumps(item[0]) for record in item)
-    arrays = map(np.asarray, _leaves(item))
-    return all(bool((array == array[:1]).all()) for array in arrays if array.ndim)
+def unique_digest() -> int:
+    """Return a digest that no item has."""
+    return int.from_bytes(os.urandom(DIGEST_NBYTES), "little", signed=True)

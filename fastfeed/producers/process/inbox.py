@@ -50,7 +50,7 @@ class WorkerOutlet(Outlet, Protocol):
     def begin(self, ticket: int) -> None:
         """Note the ticket of this producer."""
 
-    def begin_stream(self, stream: int, digest: int) -> None:
+    def compare(self, stream: int, item: int, *, digest: int) -> None:
         """Send the digest of a stream's first item, before its first batch."""
 
 

@@ -172,7 +172,7 @@ def producers_of(
     given, options = shipped
     source = given if task.dispatched else source_from(given, options)
     if isinstance(source, CallableSource):
-        source.compare = outlets[0].begin_stream
+        source.compare = outlets[0].compare
     generators = Generators.of_process()
     generators.seed(task.draw_key)
     if generators.held and not task.number:

@@ -71,9 +71,9 @@ class RingOutlet:
             self._blanks, self._plan = blanks, SlotPlan.of(blanks)
         return self._writer.lend_arrays(self._lend(self._plan.nbytes), self._plan)
 
-    def begin_stream(self, stream: int, digest: int) -> None:
-        """Send the digest of a stream's first item, before its first batch."""
-        self._writer.send((STREAM, stream, 0, digest, 0, 0, 0, self._writer.number))
+    def compare(self, stream: int, item: int, *, digest: int) -> None:
+        """Send the digest of an item, before its batch."""
+        self._writer.send((STREAM, stream, 0, digest, item, 0, 0, self._writer.number))
 
     def mark(self, key: int, item: int, *, record: int) -> None:
         """Publish what is in progress, so that it can be named if this process dies."""

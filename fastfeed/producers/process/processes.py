@@ -47,8 +47,10 @@ class ProcessProducers:
         self._lock = threading.Lock()
         ordered = source.ordered and options.order == "kept"
         streams = 1 if source.ordered else options.parallel
+        self._comparison = StreamComparison()
+        suspects = self._comparison.suspects
         self._reorder = ReorderBuffer[Ready](
-            streams, ordered=ordered, error_limit=options.error_limit
+            streams, ordered=ordered, error_limit=options.error_limit, suspects=suspects
         )
         self._group = WorkerGroup(source, options, plan=plan)
         self._gate = EpochGate(plan.allowed)
@@ -57,7 +59,6 @@ class ProcessProducers:
         self.spec: BatchSpec | None = None
         self._receiver = TokenReceiver()
         self._stop = StopEvent()
-        self._comparison = StreamComparison()
         self._shipment: Shipment | None = None
         self._channels: WorkerChannels | None = None
         self._leads = leads
@@ -282,7 +283,7 @@ class ProcessProducers:
                 unread.popleft()
 
     def _take_in(self, token: Token) -> None:
-        kind, thread, slot, key, _, _, _, number = token
+        kind, thread, slot, key, item, _, _, number = token
         handle = self._group.handles.get(number)
         if handle is None:
             return
@@ -302,7 +303,7 @@ class ProcessProducers:
         elif kind == SKIP:
             self._reorder.skip(*handle.error(b"K"), epoch=key)
         elif kind == STREAM:
-            self._compare(handle, thread, digest=key)
+            self._compare(handle, thread, item=item, digest=key)
 
     def _await_memory(self, handle: WorkerHandle, slot: int) -> bool:
         """Map the memory of a slot that is new, and check the spec of its batch. Return False if
@@ -315,9 +316,10 @@ class ProcessProducers:
             self._dispatcher.limit(ready)
         return True
 
-    def _compare(self, handle: WorkerHandle, stream: int, *, digest: int) -> None:
+    def _compare(self, handle: WorkerHandle, stream: int, *, item: int, digest: int) -> None:
         try:
-            self._comparison.add(stream, digest)
+            self._comparison.add(stream, item, digest=digest)
+            self._reorder.release()
         except OptionError as error:
             handle.mismatched = True
             self._reorder.fail(error, None)
@@ -326,7 +328,7 @@ class ProcessProducers:
         _, stream, _, key, item, _, _, number = token
         if self._dispatcher is None:
             handle.count(stream, (key, item + 1))
-            self._reorder.insert((handle, token), key)
+            self._reorder.insert((handle, token), key, stream=stream)
             return
         handle.count(stream)
         if self._dispatcher.has(number, key):

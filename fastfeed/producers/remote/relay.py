@@ -155,7 +155,7 @@ class Relay:
         elif kind in (FAILURE, SKIP):
             outlet.report(kind, message.body, key=key)
         elif kind == STREAM:
-            outlet.begin_stream(stream, key)
+            outlet.compare(stream, item, digest=key)
 
     def _borrows(self, batch: Batch) -> bool:
         """Return True if a batch can stay where it is: it lies as in a slot, and the object store

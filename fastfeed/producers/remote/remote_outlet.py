@@ -67,9 +67,9 @@ class RemoteOutlet:
     def begin(self, ticket: int) -> None:
         """Do nothing: the only producer of an actor takes its tickets in rising order."""
 
-    def begin_stream(self, stream: int, digest: int) -> None:
-        """Send the digest of a stream's first item, before its first batch."""
-        self._add(RemoteMessage(STREAM, stream, digest, 0))
+    def compare(self, stream: int, item: int, *, digest: int) -> None:
+        """Send the digest of an item, before its batch."""
+        self._add(RemoteMessage(STREAM, stream, digest, item))
 
     def allocate(self, blanks: Sequence[Blank]) -> Sequence[Array]:
         """Return ordinary arrays, which are copied when they are put."""

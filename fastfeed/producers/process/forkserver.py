@@ -36,7 +36,7 @@ PR_SET_PDEATHSIG = 1
 CHILD_EVENT = struct.Struct("<cqqq")
 MESSAGE_NBYTES = 2**16
 RECORD_NBYTES = 2**20  # no socket holds a larger one
-RECORD_S = 0.5  # a worker waits so long for a program that handles no record
+HANDLER_WAIT_S = 0.5  # a worker waits so long for a program that handles no record
 # Libraries with one thread for each core would start that many threads in every worker. The user's
 # own setting takes precedence.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -69,17 +69,17 @@ class ForkServer:
         self._log = threading.Thread(
             target=_handle_records, args=(records,), name="fastfeed-log", daemon=True
         )
-        call = f"serve({theirs.fileno()}, {os.getpid()}, {their_records.fileno()})"
+        channels = theirs.fileno(), their_records.fileno()
         # marshal is built in: it is there before sys.path is
         same = "sys.argv, sys.path[:], limit, levels = marshal.load(sys.stdin.buffer)"
         code = f"import marshal, sys; {same}; sys.setrecursionlimit(limit); "
-        code += f"from {__name__} import serve; {call[:-1]}, levels)"
+        code += f"from {__name__} import serve; serve({channels}, {os.getpid()}, levels=levels)"
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         with theirs, their_records, _program() as program:
             self._process = subprocess.Popen(
                 [sys.executable, *flags, "-c", code],
                 stdin=program,
-                pass_fds=[theirs.fileno(), their_records.fileno()],
+                pass_fds=channels,
                 env={**dict.fromkeys(ONE_THREAD, "1"), **os.environ},
                 # the trainer decides on signals to the whole group
                 start_new_session=True,
@@ -173,16 +173,17 @@ def die_with(parent: int, by: int = signal.SIGKILL) -> None:
         os._exit(1)
 
 
-def serve(control: int, trainer: int, records: int, levels: dict[str, int]) -> None:
-    """Run the fork server; never return. The workers' `records` go to the program, from the
-    `levels` of its loggers on."""
+def serve(channels: tuple[int, int], trainer: int, *, levels: dict[str, int]) -> None:
+    """Run the fork server; never return. The channels are for requests, and for log records from
+    the `levels` of the program's loggers on."""
+    control, records = channels
     die_with(trainer)
-    for fd in (control, records):
+    for fd in channels:
         os.set_inheritable(fd, False)
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
     channel: Any = socket.socket(fileno=records)
-    channel.settimeout(RECORD_S)
+    channel.settimeout(HANDLER_WAIT_S)
     logging.root.addHandler(_RecordSender(channel))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A trainer that blocks signals passes its mask on.

@@ -12,7 +12,18 @@ from fastfeed.producers.process.worker_events import WorkerEvents
 
 if TYPE_CHECKING:
     from fastfeed.producers.process.handle import WorkerHandle
-    from fastfeed.producers.process.processes import ProcessProducers
+
+
+class _Member(Protocol):
+    """A feed for which the shared processes make batches: ProcessProducers."""
+
+    def prepare(self) -> Sequence[WorkerHandle]: ...
+    def change_workers(self, processes: int, remote: int) -> Sequence[WorkerHandle]: ...
+    def failed(self, error: Exception) -> None: ...
+    def tick(self) -> None: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+    def release(self) -> None: ...
 
 
 class WorkerLauncher(Protocol):
@@ -55,7 +66,7 @@ class SharedWorkers:
 
     def __init__(self) -> None:
         self._led = False
-        self._members: list[ProcessProducers] = []
+        self._members: list[_Member] = []
         self._supervisor: WorkerLauncher | None = None
         self._fleet: RemoteLauncher | None = None
         self._serving = 0  # launchers that may start other workers
@@ -65,7 +76,7 @@ class SharedWorkers:
         first, self._led = not self._led, True
         return first
 
-    def add(self, member: ProcessProducers) -> None:
+    def add(self, member: _Member) -> None:
         """Have the workers produce the batches of `member`, too."""
         self._members.append(member)
 

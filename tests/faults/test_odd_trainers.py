@@ -129,3 +129,27 @@ def test_workers_have_the_flags_the_arguments_and_the_limits_of_the_program(scri
     )
     ended = running.ended()
     assert (ended.code, ended.err, ended.out) == (0, QUIET, ["same 0"])
+
+
+@pytest.mark.parametrize("pool", ["multiprocessing.Pool", "concurrent.futures.ProcessPoolExecutor"])
+def test_a_pool_in_a_worker_calls_functions_of_the_main_module(script: Start, pool: str) -> None:
+    running = script(
+        f"""
+        import concurrent.futures
+        class Pair:
+            def __init__(self, left):
+                self.left, self.right = left, left * left
+        def square(value):
+            return Pair(value)
+        def squares(index):
+            with {pool}(1) as pool:
+                pairs = list(pool.map(square, [index, 3]))
+            assert all(type(pair) is Pair for pair in pairs)
+            return np.array([pair.right for pair in pairs])
+        with FeedRunner(range(2), batch_size=2, transform=squares, processes=1) as runner:
+            for batch in runner:
+                say(batch.tolist())
+        """
+    )
+    ended = running.ended()
+    assert (ended.code, ended.err, ended.out) == (0, QUIET, ["[[0, 9], [1, 9]]"])

@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from fastfeed.core.worker import Worker
@@ -21,7 +22,7 @@ from fastfeed.producers.generators import Generators
 from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.process.inbox import EpochPermit, Inbox, InboxSource, WorkerOutlet
 from fastfeed.producers.process.outlet import RingOutlet
-from fastfeed.producers.process.ship import unpack
+from fastfeed.producers.process.ship import by_value, unpack
 from fastfeed.ring.layout import MemoryShare
 from fastfeed.ring.memory import Segment
 from fastfeed.ring.status_page import StatusPage
@@ -29,10 +30,7 @@ from fastfeed.ring.writer import RingChannels, RingWriter
 from fastfeed.source import CallableSource, Source, source_from
 
 LOG = logging.getLogger("fastfeed")
-SEEDED = (
-    "%d random generators that the source or its modules hold are seeded from seed= in each worker "
-    "process: copies would draw the same numbers. The same seed= repeats their draws."
-)
+SEEDED = "seed= seeds %d random generators of the source in each worker: copies would draw alike"
 KEPT: list[Any] = []  # channels that are closed by the end of the process
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # no library is known to use it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -94,6 +92,7 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     priority.
     """
     keep_freed_memory()
+    ForkingPickler.reducer_override = by_value  # type: ignore[method-assign,unused-ignore]
     first = WorkerTask(**message["tasks"][0])
     Generators().seed(first.draw_key)  # unpickling may draw
     exclusive = len(message["tasks"]) == 1 and first.threads == 1

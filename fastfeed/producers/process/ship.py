@@ -23,7 +23,7 @@ from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -38,6 +38,7 @@ Array = np.ndarray[Any, Any]
 
 LARGE_NBYTES = 64 * 1024  # from here on, mapping costs less than a copy in every worker
 PROTOCOL = 5
+MAIN = ("__main__", "__mp_main__")
 # Stands in the pickle for an array that the pickler lays aside.
 _HOLE = pickle.PickleBuffer(b"")
 
@@ -106,6 +107,14 @@ def unpack_from(memory: memoryview) -> Any:
             "classes of the main module or of a notebook are sent by value; imported modules must "
             "be importable in a new process, too."
         ) from error
+
+
+def by_value(pickler: Any, value: Any) -> Any:
+    """Reduce a function or class of the main module, which a worker has not imported, for the
+    processes that its code starts."""
+    if isinstance(value, (FunctionType, type)) and value.__module__ in MAIN:
+        return cloudpickle.loads, (cloudpickle.dumps(value),)
+    return NotImplemented
 
 
 def _places(arrays: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:

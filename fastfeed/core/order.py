@@ -128,6 +128,11 @@ def order_of(
             length, Permutation(length, seed, epoch).at if recipe.shuffled else _identity
         )
     if rest is not None:
+        if rest[-1][1] > whole.length:
+            raise OptionError(
+                f"the state is damaged: it names position {rest[-1][1] - 1} of an epoch of "
+                f"{whole.length} records"
+            )
         places = np.concatenate([np.arange(*part) for part in rest])
         whole = BlockOrder(len(places), partial(_chosen, whole=whole, places=places))
     return whole if recipe.shard is None else _sharded(whole, recipe.shard, recipe=recipe)

@@ -3,6 +3,7 @@ state of another stream raises an error that lists the differences."""
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 import zlib
@@ -15,9 +16,9 @@ import numpy as np
 # imported here and not at the first use: a Ctrl-C is lost while numpy loads it
 from numpy.random import SeedSequence
 
-from fastfeed.core.position import ALL_DONE, ONLY_STREAM, starts_of
+from fastfeed.core.position import ALL_DONE, ONLY_STREAM, starts_of, whole
 from fastfeed.core.shard_address import ShardAddress
-from fastfeed.engine.epoch_schedule import ResumePoint
+from fastfeed.engine.epoch_schedule import FOREVER, ResumePoint
 from fastfeed.errors import FeedWarning, OptionError, message_of
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions, Shuffle
@@ -29,8 +30,23 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("fastfeed")
 STATE_VERSION = 1
+MAX_STREAMS, MAX_SEED = 2**20, 2**1024  # beyond these a state is damaged
 STREAM_COUNT_KEY = "producers"  # the number of streams of a callable, which a resumed run keeps
-STATE_KEYS = ("seed", "of", "epoch", "run_first", "streams", "batches", "records", "sizes", "pool")
+STATE_KEYS = (
+    "seed",
+    "of",
+    "epoch",
+    "run_first",
+    "streams",
+    "batches",
+    "records",
+    "sizes",
+    "pool",
+    "check",
+)
+CHECKED_KEYS = ("seed", "epoch", "run_first", "batches", "records", "sizes", "pool", "claims")
+# what the reading of a damaged state raises
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 SOURCE_NAMES = {IndexedSource: "indexable", SharedSource: "iterable", CallableSource: "callable"}
 
 
@@ -81,17 +97,33 @@ def state_of(
 ) -> dict[str, Any]:
     """Return the whole state for a position in the stream of this fingerprint. `streams` is the
     number in the state that was restored, or 0."""
-    return {
-        "version": STATE_VERSION,
-        "seed": seed,
-        "of": {**stream, STREAM_COUNT_KEY: streams} if streams else stream,
-        **position,
-    }
+    known = {**stream, STREAM_COUNT_KEY: streams} if streams else stream
+    return checked({"version": STATE_VERSION, "seed": seed, "of": known, **position})
+
+
+def checked(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state with its checksum: of the positions only if a pool depends on them."""
+    kept = [state.get(key) for key in CHECKED_KEYS] + [state["pool"] and state["streams"]]
+    return {**state, "check": zlib.crc32(json.dumps(kept, sort_keys=True).encode())}
 
 
 def resume_from(state: Any, *, stream: dict[str, Any], seed: int | None) -> tuple[ResumePoint, int]:
     """Return the point to resume from, and the root seed. Raise OptionError for the state of
     another `stream` (a fingerprint), or a damaged one."""
+    try:
+        return _resume_from(state, stream=stream, seed=seed)
+    except OptionError:
+        raise
+    except DAMAGE as error:
+        raise OptionError(
+            f"the state is damaged ({message_of(error)}): pass what FeedRunner.state() returned, "
+            "unchanged"
+        ) from error
+
+
+def _resume_from(
+    state: Any, *, stream: dict[str, Any], seed: int | None
+) -> tuple[ResumePoint, int]:
     if not isinstance(state, Mapping) or "version" not in state:
         raise OptionError(f"restore({type(state).__name__}): pass what FeedRunner.state() returned")
     if state["version"] != STATE_VERSION:
@@ -110,35 +142,29 @@ def resume_from(state: Any, *, stream: dict[str, Any], seed: int | None) -> tupl
         {**state["of"], "seed": state["seed"], STREAM_COUNT_KEY: None},
         {**stream, "seed": state["seed"] if seed is None else seed, STREAM_COUNT_KEY: None},
     )
-    try:
-        counts = (int(state["batches"]), int(state["records"]))
-        begin = ResumePoint(
-            epoch=int(state["epoch"]),
-            starts=starts_of(state),
-            run_first=int(state["run_first"]),
-            pool=state["pool"],
-            sizes={int(number): int(size) for number, size in state["sizes"].items()},
-            counts=counts,
-            claims=state.get("claims"),
-        )
-        if begin.claims is not None:  # the job may be in an earlier epoch than the rank
-            begin = replace(begin, run_first=min(begin.run_first, begin.epoch))
-        if STREAM_COUNT_KEY in stream:
-            begin = replace(begin, streams=int(state["of"][STREAM_COUNT_KEY]))
-        if begin.streams <= max(
-            begin.starts, default=0 if STREAM_COUNT_KEY in stream else ONLY_STREAM
-        ):
-            raise ValueError(f"{begin.streams} streams")
-        if not (begin.epoch >= begin.run_first >= 0 and min(counts) >= 0):
-            raise ValueError(
-                f"epoch {begin.epoch} of a run from {begin.run_first}, {counts[0]} batches"
-            )
-        return begin, int(state["seed"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise OptionError(
-            f"the state is damaged ({message_of(error)}): pass what FeedRunner.state() returned, "
-            "unchanged"
-        ) from error
+    counts = (whole(state["batches"]), whole(state["records"]))
+    begin = ResumePoint(
+        epoch=whole(state["epoch"], high=FOREVER),
+        starts=starts_of(state),
+        run_first=whole(state["run_first"]),
+        pool=state["pool"],
+        sizes={int(number): whole(size, low=1) for number, size in state["sizes"].items()},
+        counts=counts,
+        claims=state.get("claims"),
+    )
+    if state["check"] != checked(dict(state))["check"]:
+        raise ValueError("its checksum is another one")
+    if begin.claims is not None:  # the job may be in an earlier epoch than the rank
+        begin = replace(begin, run_first=min(begin.run_first, begin.epoch))
+    least = ONLY_STREAM
+    if STREAM_COUNT_KEY in stream:
+        streams, least = whole(state["of"][STREAM_COUNT_KEY], low=1, high=MAX_STREAMS), 0
+        begin = replace(begin, streams=streams)
+    if any(not least <= number < max(begin.streams, least + 1) for number in begin.starts):
+        raise ValueError(f"{begin.streams} streams")
+    if begin.epoch < begin.run_first:
+        raise ValueError(f"epoch {begin.epoch} of a run from {begin.run_first}")
+    return begin, whole(state["seed"], high=MAX_SEED)
 
 
 def _refuse_other_stream(saved: dict[str, Any], present: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from fastfeed.core.order import Indices, places_of_rank, rank_length
 from fastfeed.core.position import FROM_THE_START, ONLY_STREAM, StreamStart, starts_of
 from fastfeed.errors import OptionError, message_of
 from fastfeed.options import FeedOptions
+from fastfeed.runner.checkpoint import DAMAGE, checked
 from fastfeed.source import IndexedSource, Source
 
 OF_ONE_RANK = ("rank", "world", "remainder")  # in the fingerprint of a stream
@@ -41,14 +42,11 @@ def merged_state(
         own = {name: stream[name] for name in OF_ONE_RANK if name in stream}
         known = {name: value for name, value in states[0]["of"].items() if name not in OF_ONE_RANK}
         start = {} if rest is None else {"next": 0, "done": [], "part": {}, "rest": rest}
-        return {
-            **states[0],
-            "of": {**known, **own},
-            "epoch": epoch,
-            "run_first": min(int(state["run_first"]) for state in states),
-            "streams": {str(ONLY_STREAM): start} if start else {},
-        }
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        streams = {str(ONLY_STREAM): start} if start else {}
+        first = min(int(state["run_first"]) for state in states)
+        own_run = {"epoch": epoch, "run_first": first, "streams": streams}
+        return checked({**states[0], "of": {**known, **own}, **own_run})
+    except DAMAGE as error:
         if isinstance(error, OptionError):
             raise
         raise OptionError(
@@ -59,6 +57,8 @@ def merged_state(
 
 def _refuse_incomplete(states: Sequence[Mapping[str, Any]]) -> None:
     """Raise OptionError unless these are the states of ranks 0 to world - 1 of one job."""
+    if any(state["check"] != checked(dict(state))["check"] for state in states):
+        raise ValueError("the checksum of one is another one")
     worlds = {state["of"]["world"] for state in states}
     if any(worlds) and any("rank" not in state["of"] for state in states):
         raise OptionError(
@@ -137,6 +137,8 @@ def _start(state: Mapping[str, Any], epoch: int) -> StreamStart | None:
 
 def _consumed(start: StreamStart, size: int, *, length: int) -> Indices:
     """Return the positions in a rank's share that were consumed."""
+    if max((*start.done, *start.part, 0)) * size > length or max((*start.part.values(), 0)) > size:
+        raise ValueError(f"items of a share of {length} records")
     whole = np.array([*range(min(start.next, -(-length // size))), *sorted(start.done)], np.int64)
     places = [(whole[:, None] * size + np.arange(size)).reshape(-1)]
     places += [item * size + np.arange(rows) for item, rows in start.part.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -261,3 +262,90 @@ def test_another_length(sampler: Any) -> None:
         match=r"must have one .* for each record, got 2 (weights|labels) for 3 records",
     ):
         sampler.indices(0, 0, length=3)
+
+
+DRAWING: dict[str, Any] = {  # samplers of torch that draw anew in each iteration
+    "weighted": lambda data, g: data.WeightedRandomSampler([1, 2, 3] * 10, 40, generator=g),
+    "replacement": lambda data, g: data.RandomSampler(range(30), True, 40, generator=g),
+    "permutation": lambda data, g: data.RandomSampler(range(30), generator=g),
+    "subset": lambda data, g: data.SubsetRandomSampler(range(5, 25), generator=g),
+}
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("kind", DRAWING)
+def test_samplers_of_torch_draw_the_same_after_an_interruption(kind: str, *, seeded: bool) -> None:
+    torch = pytest.importorskip("torch")
+
+    def sampler() -> Any:
+        generator = torch.Generator().manual_seed(5) if seeded else None
+        return DRAWING[kind](torch.utils.data, generator)
+
+    def runner(**producers: int) -> FeedRunner:
+        return FeedRunner(range(30), batch_size=4, seed=3, sampler=sampler(), epochs=3, **producers)
+
+    before = torch.get_rng_state()
+    with runner() as feed:
+        epochs = [np.concatenate(list(epoch)).tolist() for epoch in islice(feed.epochs(), 3)]
+    assert torch.equal(torch.get_rng_state(), before), "the draws of the training stay"
+    assert len(set(map(tuple, epochs))) == 3
+    if seeded:
+        assert epochs[0] == list(sampler())
+    if kind in ("permutation", "subset"):
+        assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
+    whole = [n for epoch in epochs for n in epoch]
+    for producers in ({"threads": 3}, {"processes": 1}):
+        with runner(**producers) as feed:
+            batches = list(islice(feed, len(epochs[0]) // 4 + 2))
+            state = feed.state()
+        with runner(threads=2).restore(state) as feed:
+            assert np.concatenate([*batches, *feed]).tolist() == whole
+
+
+@pytest.mark.parametrize("producers", [{"threads": 1}, {"threads": 3}, {"processes": 1}], ids=str)
+@pytest.mark.parametrize("kind", ["tensor", "array", "series"])
+def test_arrays_of_indices(kind: str, producers: dict[str, int]) -> None:
+    torch, pandas = pytest.importorskip("torch"), pytest.importorskip("pandas")
+    make = {"tensor": torch.tensor, "array": np.array, "series": pandas.Series}[kind]
+    options: dict[str, Any] = {"batch_size": 4, "epochs": 2, **producers}
+    order = [7, 3, 28, 0, 11, 5]
+    with FeedRunner(range(30), sampler=make(order), **options) as runner:
+        assert len(runner) == 4
+        assert next(iter(runner)).tolist() == order[:4]
+        state = runner.state()
+    with FeedRunner(range(30), sampler=make(order), **options).restore(state) as runner:
+        assert np.concatenate(list(runner)).tolist() == [*order[4:], *order]
+    for wrong, said in (
+        (order[::-1], "sampler was"),
+        ([1.5], "must give integers, got"),
+        ([[1, 2]], "must give integers, got"),
+        ([1, 1], "repeats 1 of its 2 .*any object with indices"),
+        ([30], "from 0 to 29, got 30"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            FeedRunner(range(30), sampler=make(wrong), **options).restore(state)
+
+
+def test_a_sampler_with_set_epoch_shuffles_each_epoch() -> None:
+    torch = pytest.importorskip("torch")
+    distributed = torch.utils.data.distributed.DistributedSampler
+    options: dict[str, Any] = {"num_replicas": 2, "rank": 1, "seed": 4}
+    sampler, fresh = (distributed(range(30), **options) for _ in range(2))
+    with FeedRunner(range(30), sampler=sampler, batch_size=5, epochs=3) as runner:
+        epochs = [np.concatenate(list(epoch)).tolist() for epoch in islice(runner.epochs(), 3)]
+    for number, epoch in enumerate(epochs):
+        fresh.set_epoch(number)
+        assert epoch == list(fresh)
+    assert epochs[0] != epochs[1]
+
+
+def test_a_sampler_with_a_generator_of_its_own_kind_is_left_alone() -> None:
+    class Own:
+        repeats, generator = True, None
+
+        def __iter__(self) -> Any:
+            assert self.generator is None
+            return iter([2, 2, 1])
+
+    with FeedRunner(range(3), sampler=Own(), batch_size=3) as runner:
+        assert next(iter(runner)).tolist() == [2, 2, 1]

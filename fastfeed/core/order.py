@@ -8,7 +8,9 @@ middle of an epoch.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from numbers import Integral
@@ -306,8 +308,9 @@ def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:
     sampler sets `repeats`.
     """
     # torch's SubsetRandomSampler has a list in `indices`; it is iterated instead
-    own = getattr(sampler, "indices", None)
-    given = own(*draw, length=length) if callable(own) else sampler
+    # a tensor has a method `indices` of its own
+    own = None if hasattr(sampler, "dtype") else getattr(sampler, "indices", None)
+    given = own(*draw, length=length) if callable(own) else _iterable(sampler, *draw)
     try:
         iter(given)
     except TypeError:
@@ -316,14 +319,37 @@ def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:
             f"{_name(sampler)}"
         ) from None
     drawn = _checked(given, _name(sampler), length=length)
-    if getattr(sampler, "repeats", False) is not True:
+    if not may_repeat(sampler):
         twice = len(drawn) - len(np.unique(drawn))
         if twice:
             raise OptionError(
                 f"sampler {_name(sampler)} repeats {twice} of its {len(drawn)} indices within one "
-                "epoch; if that is intended, set `repeats = True` on the sampler"
+                "epoch; if that is intended, set `repeats = True` on the sampler, which may be any "
+                "object with indices(seed, epoch, length)"
             )
     return drawn
+
+
+def may_repeat(sampler: Any) -> bool:
+    """Return True if a sampler may give an index more than once: in torch by `replacement`."""
+    return getattr(sampler, "repeats", getattr(sampler, "replacement", False)) is True
+
+
+def _iterable(sampler: Any, seed: int, epoch: int) -> Any:
+    """Return the indices of an epoch, the same each time. A sampler of torch draws from a generator
+    for this epoch, which begins like its own, or by the seed."""
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(epoch)
+    torch, given = sys.modules.get("torch"), getattr(sampler, "generator", sampler)
+    drawn = torch is not None and isinstance(sampler, torch.utils.data.Sampler)
+    if drawn and torch is not None and isinstance(given, (type(None), torch.Generator)):
+        sampler, generator = copy(sampler), torch.Generator()
+        root = seed if given is None else given.initial_seed()
+        generator.manual_seed(int(np.random.SeedSequence((root, epoch)).generate_state(1)[0]))
+        if given is not None and not epoch:
+            generator.set_state(given.get_state())
+        sampler.generator = generator
+    return np.asarray(sampler) if hasattr(sampler, "dtype") else sampler
 
 
 def _checked(given: Any, name: str, *, length: int) -> Indices:

@@ -221,11 +221,11 @@ def _sampler_digest(sampler: Any) -> str | None:
     """
     if sampler is None:
         return None
-    plain = isinstance(sampler, (list, tuple, range, np.ndarray))
+    plain = isinstance(sampler, (list, tuple, range)) or hasattr(sampler, "dtype")
     held = [sampler] if plain else getattr(sampler, "__dict__", {}).values()
     own = (int,) if isinstance(sampler, FIXED_SAMPLERS) else ()
     kinds = (list, tuple, range, np.ndarray, *own)
-    numbers = [np.asarray(h) for h in held if isinstance(h, kinds)]
+    numbers = [np.asarray(h) for h in held if plain or isinstance(h, kinds)]
     sums = [zlib.crc32(n.tobytes()) for n in numbers if n.dtype.kind in "biuf"]
     return f"{type(sampler).__name__} {'-'.join(f'{s:08x}' for s in sums)}".strip()
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fastfeed.core.collate import Allocate
-from fastfeed.core.leaves import refuse_masked
+from fastfeed.core.leaves import array_of
 from fastfeed.core.structure import Container, Structure, paths_of, rebuild
-from fastfeed.errors import OptionError
+from fastfeed.errors import OptionError, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.source.hdf5 import in_file
 
@@ -116,7 +116,7 @@ def _structure(node: Any, leaves: list[Any], *, tuples: list[Any]) -> Structure:
     if isinstance(node, Mapping):
         kind = OrderedDict if type(node) is OrderedDict else dict
         keys, parts = tuple(node), node.values()
-    elif isinstance(node, tuple) and (type(node) is not tuple or all(map(_may_be_part, node))):
+    elif isinstance(node, tuple) and (type(node) is not tuple or all(map(_is_column, node))):
         kind, keys, parts = type(node), getattr(node, "_fields", tuple(range(len(node)))), node
         tuples += [node] if type(node) is tuple else []
     else:
@@ -153,18 +153,15 @@ def _kind(item: Any) -> Any:
     return Number if isinstance(item, (Number, np.bool_)) else type(item)
 
 
-def _may_be_part(item: Any) -> bool:
-    return isinstance(item, Mapping) or hasattr(item, "columns") or _is_column(item)
-
-
 def _is_array(leaf: Any) -> bool:
     held = hasattr(leaf, "shape") and hasattr(leaf, "dtype") and hasattr(leaf, "__getitem__")
     return held and not isinstance(leaf, np.generic)
 
 
 def _is_column(leaf: Any) -> bool:
-    listed = isinstance(leaf, Sequence) and not isinstance(leaf, (str, bytes, bytearray))
-    return listed or _is_array(leaf) or hasattr(leaf, "to_numpy")
+    """Return True for a column, and for columns with names."""
+    listed = isinstance(leaf, (Sequence, Mapping)) and not isinstance(leaf, (str, bytes, bytearray))
+    return listed or _is_array(leaf) or hasattr(leaf, "to_numpy") or hasattr(leaf, "columns")
 
 
 def _length(leaf: Any) -> int | None:
@@ -184,12 +181,7 @@ def _column(leaf: Any, path: str) -> Any:
         return in_file(leaf)
     if not hasattr(leaf, "shape") and not hasattr(leaf, "to_numpy"):
         return _numbers(leaf)
-    refuse_masked(leaf, path)
-    try:
-        array = np.asarray(leaf) if isinstance(leaf, np.matrix) else np.asanyarray(leaf)
-    except Exception as error:  # a tensor that needs a gradient, or has a dtype of its own
-        raise OptionError(f"{path} is no array for numpy: {error}") from error
-    return array
+    return leaf if isinstance(leaf, np.memmap) else array_of(leaf, path)
 
 
 def _numbers(items: Sequence[Any]) -> Any:
@@ -200,8 +192,8 @@ def _numbers(items: Sequence[Any]) -> Any:
         flat = list(chain.from_iterable(flat))
     kinds = set(map(type, flat))
     try:
-        array = np.asarray(items if kinds <= {bool, int, float, complex} else None)
-    except ValueError:  # rows of several lengths
+        array = array_of(items if kinds <= {bool, int, float, complex} else None, "")
+    except SpecError:  # rows of several lengths, or integers that no float can be
         return items
     same = set(map(type, array.ravel()[:1].tolist())) in (kinds, kinds - {int})
     return array if same and array.dtype.kind != "O" else items

@@ -8,9 +8,7 @@ from dis import get_instructions
 from functools import cached_property
 from typing import Any
 
-from numpy import ndarray
-
-from fastfeed.core.order import Order, Recipe, order_of
+from fastfeed.core.order import Order, Recipe, may_repeat, order_of
 from fastfeed.core.position import FROM_THE_START, StreamStart
 from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
@@ -38,8 +36,7 @@ class IndexedSource(TicketedSource):
         self._recipe = Recipe(
             options.shuffle is True, options.sampler, options.own_shard, options.remainder
         )
-        repeats = bool(getattr(options.sampler, "repeats", False)) or options.remainder == "pad"
-        repeats = repeats or isinstance(data, Mix)
+        repeats = may_repeat(options.sampler) or options.remainder == "pad" or isinstance(data, Mix)
         self.shipped = ItemReader(
             True, self.records, data, size=self._chunk, repeats=repeats, shard=self._shard
         )
@@ -63,7 +60,8 @@ class IndexedSource(TicketedSource):
     def epoch_items(self) -> int | None:
         """The records or batches of an epoch if all epochs have as many, else None: the length of a
         sampler may vary."""
-        known = type(self._sampler) in (type(None), list, tuple, range, ndarray, *FIXED_SAMPLERS)
+        known = type(self._sampler) in (type(None), list, tuple, range, *FIXED_SAMPLERS)
+        known = known or hasattr(self._sampler, "dtype")
         return self.order_in(0, 0).length if known else None
 
     def job(self, options: FeedOptions) -> dict[str, Any]:
@@ -162,13 +160,10 @@ class IndexedSource(TicketedSource):
 def is_indexable(given: Any) -> bool:
     """Return True for an object with len() and [index]. A method whose code only raises is none:
     torch's IterableDataset has such a __getitem__."""
-    for name in ("__len__", "__getitem__"):
-        method = getattr(type(given), name, None)
-        code = getattr(method, "__code__", None)
-        returns = code is None or any("RETURN" in i.opname for i in get_instructions(code))
-        if method is None or not returns:
-            return False
-    return True
+    methods: list[Any] = [getattr(type(given), name, None) for name in ("__len__", "__getitem__")]
+    codes = [method.__code__ for method in methods if hasattr(method, "__code__")]
+    ends = [any("RETURN" in i.opname for i in get_instructions(code)) for code in codes]
+    return None not in methods and all(ends)
 
 
 def _refuse_broken_groups(options: FeedOptions, *, size: int) -> None:

@@ -3,17 +3,15 @@ continues."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.engine.feed import Feed
-from fastfeed.errors import StateError
 from fastfeed.runner.stream import Stream
-
-LOCK_POLL_S = 0.1
+from fastfeed.runner.turns import Turn, Turns
 
 
 class IterationManager:
@@ -30,8 +28,7 @@ class IterationManager:
         self.lengths = False  # True: batches are (batch, lengths), for ragged tensors
         self._stream = stream
         self._claim = claim
-        self._lock = threading.Lock()
-        self._newest: EpochIterator | None = None
+        self._turns = Turns(sink, stream.refuse_stopped)
         self._last: EpochIterator | None = None  # to have a feed
         self._spec: BatchSpec | None = None
         self._skips_end = False
@@ -44,7 +41,7 @@ class IterationManager:
     def spec(self) -> BatchSpec:
         """The spec of every batch. Starts the producers and waits for the first batch, which is
         delivered later. Raise what iteration raises."""
-        with self._lock:
+        with self._turns.lock:
             if self._spec is None:
                 self._claim()
                 feed = self._stream.current_feed()
@@ -85,39 +82,32 @@ class IterationManager:
 
     def take(self, iterator: EpochIterator) -> Batch | None:
         """Return the next batch of an iteration, or None after its last one."""
-        if iterator.begin():
-            self._newest = iterator
-        # The thread that holds the lock may wait long for a batch. The garbage collector may make
-        # it wait for the thread of an older iterator, which must not block on this lock for ever.
-        while not self._lock.acquire(timeout=LOCK_POLL_S):
-            self._refuse(iterator)
-        try:
-            self._refuse(iterator)
-            start = time.thread_time()
-            feed = self._feed_of(iterator)
-            batch = feed.take()
-            iterator.count(batch)
-            # nearly all of it with the interpreter lock: waiting for a batch takes no CPU
-            feed.count_cpu(time.thread_time() - start)
-            return batch
-        finally:
-            self._lock.release()
+        turn = iterator.turn or iterator.begin(self._turns.begin())
+        return self._turns.take(turn, partial(self._next, iterator))
 
     def superseded(self) -> NoReturn:
         """Raise StateError for an older iterator that is still in use."""
-        raise StateError(
-            f"{self.sink} has two iterators at once, and the newer one has taken over: finish one "
-            "iteration before the next begins, or make a second FeedRunner"
-        )
+        self._turns.superseded()
+
+    def check(self, iterator: EpochIterator) -> None:
+        """Raise StateError if a newer iteration has begun, FeedStopped if the runner was
+        stopped."""
+        if iterator.turn is not None:
+            self._turns.check(iterator.turn)
+        self.refuse_stopped()
 
     def refuse_stopped(self) -> None:
         """Raise FeedStopped if the runner was stopped."""
         self._stream.refuse_stopped()
 
-    def _refuse(self, iterator: EpochIterator) -> None:
-        self.refuse_stopped()
-        if iterator is not self._newest:
-            self.superseded()
+    def _next(self, iterator: EpochIterator) -> Batch | None:
+        start = time.thread_time()
+        feed = self._feed_of(iterator)
+        batch = feed.take()
+        iterator.count(batch)
+        # nearly all of it with the interpreter lock: waiting for a batch takes no CPU
+        feed.count_cpu(time.thread_time() - start)
+        return batch
 
     def _feed_of(self, iterator: EpochIterator) -> Feed:
         """Return the feed of the newest iteration, which its first batch starts, and a restart of
@@ -139,8 +129,8 @@ class EpochIterator(Iterator[Any]):
 
     def __init__(self, iterations: IterationManager) -> None:
         self.feed: Feed | None = None
+        self.turn: Turn | None = None
         self._iterations = iterations
-        self._begun = False
         self._batches = 0
         self._ended = False
 
@@ -159,10 +149,15 @@ class EpochIterator(Iterator[Any]):
         """True if some batches were taken, but not all."""
         return self._batches > 0 and not self._ended
 
-    def begin(self) -> bool:
-        """Mark the iteration as begun; return True if it was not."""
-        first, self._begun = not self._begun, True
-        return first
+    def begin(self, turn: Turn) -> Turn:
+        """Set the turn, and return it."""
+        self.turn = turn
+        return turn
+
+    def leave(self) -> None:
+        """Note that the loop was left, although this is still referenced."""
+        if self.turn is not None:
+            self.turn.over = True
 
     def read_from(self, feed: Feed) -> Feed:
         """Set the feed, and return it."""

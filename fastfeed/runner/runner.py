@@ -22,7 +22,8 @@ from fastfeed.runner.frameworks import FrameworkAdapters
 from fastfeed.runner.iteration import IterationManager
 from fastfeed.runner.resize import resize
 from fastfeed.runner.signature import documented, with_options
-from fastfeed.runner.stream import Stream, batches_of
+from fastfeed.runner.stream import Stream
+from fastfeed.runner.turns import Turns, batches_of
 from fastfeed.source import IndexedSource
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class FeedRunner(FrameworkAdapters):
         self._sink: SessionQueue | None = None
         self._started = False
         self._sink_name = ""  # of the one sink that takes the batches
+        self._turns = Turns("this runner", self._stream.refuse_stopped)
         self._iterations: IterationManager | None = None
 
     def __enter__(self) -> FeedRunner:
@@ -177,7 +179,7 @@ class FeedRunner(FrameworkAdapters):
         FeedTimeout, FeedStopped, OptionError.
         """
         self._claim("a loop")
-        return batches_of(self._stream, self._stream.current_feed())
+        return batches_of(self._stream, self._stream.current_feed(), turns=self._turns)
 
     def take(self) -> BatchLease:
         """Return the next batch, for `with runner.take() as batch:`; its memory is reused after the
@@ -187,7 +189,7 @@ class FeedRunner(FrameworkAdapters):
         """
         self._claim("a loop")
         feed = self._stream.current_feed()
-        batch = feed.take()
+        batch = self._turns.take(self._turns.begin(), feed.take)
         if batch is None:
             raise StopIteration
         return BatchLease(batch, feed.spec.rebuild(batch))
@@ -334,14 +336,15 @@ class FeedRunner(FrameworkAdapters):
     def _each_epoch(self) -> Iterator[Epoch]:
         feed: Feed | None = self._stream.current_feed(each=True)
         while feed is not None:
-            epoch = Epoch(self, feed)
+            turn = self._turns.begin()
+            epoch = Epoch(self, feed, turns=self._turns, turn=turn)
             yield epoch
-            self._stream.refuse_stopped()
+            self._turns.check(turn)
             complete = epoch.finish()
             if not complete and not self._stream.source.repeatable:
                 return  # there is no other epoch, and the next loop takes the rest
             counts = feed.counts
-            if not complete and feed.take() is not None:
+            if not complete and self._turns.take(turn, feed.take) is not None:
                 feed = self._stream.pass_over(feed, epoch.number, counts=counts)
             elif feed.ended or feed.schedule.over:
                 return

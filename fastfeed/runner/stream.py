@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -59,6 +59,7 @@ class Stream:
         self.feed: Feed | None = None
         self._given = source
         self._stopped = False
+        self._starting = threading.RLock()  # two threads may ask for the first feed at once
         self.resizing = threading.Lock()  # while a feed or its producers are made
         self._given_warnings: set[str] = set()
         self.resumed = False  # True if the first run begins in its middle
@@ -76,23 +77,24 @@ class Stream:
 
         Raise FeedStopped after the end of an iterator, or of the runner that owns the workers.
         """
-        per_run = self.options.epochs if each else self.options.epochs or 1
-        if self._leader is not None and self._leader._stopped:
-            raise FeedStopped(
-                "the runner that shares its workers was stopped: make new runners to go on"
-            )
-        # not started yet, or left in the last epoch of its run
-        if self._leader is not None and self._leader.feed is None:
-            self._leader.current_feed()
-        if self.feed is not None and not self.feed.ended:
-            self.feed.schedule.change(per_run, each=each)
-            return self.feed
-        if self.feed is not None and not self.source.repeatable:
-            raise FeedStopped(
-                "the source is an iterator and has ended: pass the function that makes it, to "
-                "iterate again"
-            )
-        return self._loop_feed(replace(self._resume, per_run=per_run, each=each))
+        with self._starting:
+            per_run = self.options.epochs if each else self.options.epochs or 1
+            if self._leader is not None and self._leader._stopped:
+                raise FeedStopped(
+                    "the runner that shares its workers was stopped: make new runners to go on"
+                )
+            # not started yet, or left in the last epoch of its run
+            if self._leader is not None and self._leader.feed is None:
+                self._leader.current_feed()
+            if self.feed is not None and not self.feed.ended:
+                self.feed.schedule.change(per_run, each=each)
+                return self.feed
+            if self.feed is not None and not self.source.repeatable:
+                raise FeedStopped(
+                    "the source is an iterator and has ended: pass the function that makes it, to "
+                    "iterate again"
+                )
+            return self._loop_feed(replace(self._resume, per_run=per_run, each=each))
 
     def for_session(self) -> Feed:
         """Return the feed for the queue of a session: one run, without end unless epochs= is given.
@@ -371,18 +373,6 @@ class Stream:
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:
         return fingerprint(self._given, self.source, options=self.options)
-
-
-def batches_of(stream: Stream, feed: Feed) -> Iterator[Any]:
-    """Yield the batches of a run. The generator may hold the only reference to the stream, as in
-    `for batch in FeedRunner(source)`."""
-    while True:
-        # replaced when shared workers were restarted
-        feed = stream.feed or feed
-        batch = feed.take()
-        if batch is None:
-            return
-        yield feed.spec.rebuild(batch)
 
 
 def _position_of(resume: ResumePoint) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class PrefetchIteration:
             self._leave()
 
     def _next(self) -> list[Any]:
-        self._iterations.refuse_stopped()  # also if results are ready
+        self._iterations.check(self._iterator)  # also if results are ready
         results = self._ready.get()
         self._free_places.release()
         return results
@@ -116,6 +116,7 @@ class PrefetchIteration:
     def _leave(self) -> None:
         """Mark the loop as left. It takes no lock: the garbage collector may call it anywhere."""
         self._loop_left = True
+        self._iterator.leave()
         # at exit, a thread in native code of `put` would abort the interpreter
         if not threading.main_thread().is_alive():
             self._thread.join(EXIT_JOIN_S)

@@ -15,7 +15,7 @@ from typing import Any
 from fastfeed.core.batch import Batch
 from fastfeed.core.position import ALL_DONE, ONLY_STREAM
 from fastfeed.core.worker import Worker
-from fastfeed.errors import FeedError, ProducerFailed
+from fastfeed.errors import FeedError, FeedStopped, ProducerFailed
 from fastfeed.producers.builder import BatchBuilder, Outlet
 from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch
 from fastfeed.ring.writer import Stopped
@@ -91,12 +91,13 @@ class Producer:
                     return
                 outlet.end_epoch(position)
                 yield
-        except (Stopped, GeneratorExit):
+        except Stopped:
             return
-        except FeedError as error:
-            outlet.fail(error, getattr(error, "ticket", None) if outlet.ordered else None)
-        except BaseException as error:  # a failure of the source itself
-            outlet.fail(ProducerFailed(self._place(None), error), None)
+        except BaseException as error:
+            # FeedStopped: of another runner, which the source reads
+            own = isinstance(error, FeedError) and not isinstance(error, FeedStopped)
+            failure = error if own else ProducerFailed(self._place(None), error)
+            outlet.fail(failure, getattr(failure, "ticket", None) if outlet.ordered else None)
         finally:
             self.row.cpu_s = time.thread_time() - self._cpu
             with contextlib.suppress(Stopped):

@@ -65,6 +65,7 @@ class ThreadProducers:
             max_depth=options.prefetch or MAX_EARLY,
         )
         self._run = Producer.run if leads else run_with_low_priority
+        self._at_work: set[Producer] = set()
         self._producers: list[ProducerThread] = []
         self._added = 0
         self._left = StageRow()  # the counters of those that have left
@@ -112,10 +113,17 @@ class ThreadProducers:
             skip=skip,
         )
         name = f"fastfeed-producer-{self._added}"
-        thread = threading.Thread(target=self._run, args=(producer,), name=name, daemon=True)
+        thread = threading.Thread(target=self._work, args=(producer,), name=name, daemon=True)
+        self._at_work.add(producer)
         self._added += 1
         self._producers = [*self._producers, ProducerThread(thread, producer, outlet)]
         return thread
+
+    def _work(self, producer: Producer) -> None:
+        self._run(producer)
+        self._at_work.discard(producer)
+        if not self._at_work:
+            self._source.close()
 
     @property
     def threads(self) -> list[threading.Thread]:

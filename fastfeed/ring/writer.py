@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ NO_NEED = 2**62
 SLOT_POLL_MS = 1000  # no wait is longer without a check of the state
 # Limit of a wait while a free slot is reserved for another producer, which may no longer need it.
 SHORT_WAIT_MS = 10
+STOP_LOOK_S = 0.005  # between two looks at the stop event, each of which is a system call
 Array = np.ndarray[Any, Any]
 
 
@@ -72,6 +74,9 @@ class RingWriter:
         # The last block is in use; the others wait for their slots to come back.
         self._blocks: list[SlotBlock] = []
         self._next_slot = 0
+        self._stop_poll = select.poll()
+        self._stop_poll.register(channels.stop, select.POLLIN)
+        self._looked_s = 0.0  # when it looked at the stop event
         self._poll = select.poll()
         self._poll.register(channels.returned, select.POLLIN)
         self._poll.register(channels.stop, select.POLLIN)
@@ -84,6 +89,15 @@ class RingWriter:
     def need(self, thread: int, key: int) -> None:
         """Note that a producer works on ticket or epoch `key` and will need a slot for it."""
         self._needs[thread] = key
+
+    def refuse_stopped(self) -> None:
+        """Raise Stopped soon after the end of the feed, also where no call has to wait."""
+        now = time.perf_counter()
+        if now - self._looked_s > STOP_LOOK_S:
+            self._looked_s = now
+            with self._lock:  # only one thread at a time may use a poll object
+                if self._stop_poll.poll(0):
+                    raise Stopped
 
     def lend(self, nbytes: int, thread: int, *, wait: bool = True) -> int:
         """Return a slot of at least `nbytes`. Wait for one, or return -1 if `wait` is False. Raise

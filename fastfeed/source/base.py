@@ -50,6 +50,9 @@ class Source(Protocol):
     def open(self, worker: Worker) -> Iterator[Item]:
         """Yield the payloads from which this producer makes batches in this epoch."""
 
+    def close(self) -> None:
+        """Close what all producers read together: the last of them has ended."""
+
     def fetch(self, part: Any) -> Any:
         """Return the item that `part` of a payload stands for.
 
@@ -99,7 +102,8 @@ class ItemReader:
             return None
         try:
             records = list(whole(list(parts)))
-        except Exception:  # of the user's code: the record that fails raises its own error again
+        # of the user's code: the record that fails raises its own error again
+        except BaseException:
             LOG.debug("__getitems__ failed, records are read one by one", exc_info=True)
             return None
         return records if len(records) == len(parts) else None
@@ -138,6 +142,7 @@ class TicketedSource(ABC):
         self._ticket = 0
         self._epoch = -1
         self._ended = False
+        self._opened: Any = None  # the iterator of an epoch, unless it is the user's own
 
     def open(self, worker: Worker) -> Iterator[Item]:
         """Yield the items that this producer gets; the one that reaches the end yields EpochEnd."""
@@ -148,10 +153,25 @@ class TicketedSource(ABC):
                 return
             yield item
 
+    def close(self) -> None:
+        """Close what all producers read together: the last of them has ended."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+            close_left(opened)
+
     @abstractmethod
     def _next(self, worker: Worker) -> Item | None:
         """Return the next item, or None after the end of the worker's epoch. Called under the
         lock."""
+
+
+def close_left(iterator: Any) -> None:
+    """Close an iterator that is left before its end: a generator runs its `finally`. Nobody waits
+    for a batch any more, so an error is logged."""
+    try:
+        getattr(iterator, "close", int)()
+    except BaseException:  # whatever the user's code raises
+        LOG.error("the source raised an error when it was closed", exc_info=True)
 
 
 def chunks(iterator: Iterator[Any], size: int) -> Iterator[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from fastfeed.core.worker import Worker, takes_worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
-from fastfeed.source.base import Item, chunk_size, chunks, refuse_options
+from fastfeed.source.base import Item, chunk_size, chunks, close_left, refuse_options
 from fastfeed.source.stream_comparison import (
     WAYS_OUT,
     StreamComparison,
@@ -85,12 +85,16 @@ class CallableSource:
                 if number >= skip:
                     yield Item(None, payload, number - skip + worker.passed)
                 empty = False
+        except BaseException:
+            close_left(iterator)
+            raise
         finally:
-            close = getattr(iterator, "close", None)
-            if close is not None:
-                close()
             self._owners.pop(id(stream), None)
+        getattr(iterator, "close", int)()
         self._end(worker, empty and not worker.passed)
+
+    def close(self) -> None:
+        """Do nothing: each producer has closed its own stream."""
 
     def fetch(self, part: Any) -> Any:
         """Return the item itself."""

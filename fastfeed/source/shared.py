@@ -70,6 +70,7 @@ class SharedSource(TicketedSource):
             self._ended = True
             raise ProducerFailed(f"batch {self._ticket}", error, ticket=self._ticket) from error
         self._ended = payload is EpochEnd
+        self._opened = None if self._ended else self._opened
         if self._ended and self._had_items and not self._number:
             raise OptionError(
                 f"the iterable is empty in epoch {epoch} and was not before: its __iter__ must "
@@ -86,7 +87,9 @@ class SharedSource(TicketedSource):
         self._epoch, self._number = epoch, 0
         self._ended = False
         rank, world = self._shard
-        own = iter(self._stream) if world == 1 else _every(iter(self._stream), rank, world=world)
+        items = iter(self._stream)
+        self._opened = items if self.repeatable else None
+        own = items if world == 1 else _every(items, rank, world=world)
         self._iterator = chunks(own, self._chunk)
 
     def _is_due(self) -> bool:

@@ -40,11 +40,14 @@ class EndOfItems:
 def read(source: Source, plan: EpochPlan, *, gate: EpochGate) -> Iterator[WorkItem | None]:
     """Yield all items of all epochs, in order; an EpochEnd has a ticket, too. Yield None while the
     next epoch may not begin."""
-    for position, epoch in enumerate(plan.epochs):
-        while position >= gate.allowed:
-            yield None
-        for ticket, payload, number in source.open(Worker(0, 1, plan.seed, epoch)):
-            yield WorkItem(position, ticket or 0, payload, epoch, number)
+    try:
+        for position, epoch in enumerate(plan.epochs):
+            while position >= gate.allowed:
+                yield None
+            for ticket, payload, number in source.open(Worker(0, 1, plan.seed, epoch)):
+                yield WorkItem(position, ticket or 0, payload, epoch, number)
+    finally:
+        source.close()
 
 
 class Dispatcher(ServingThread):
@@ -194,7 +197,9 @@ class Dispatcher(ServingThread):
                 )
             self._wake()
         finally:
+            self.reading = True  # the `finally` of a generator
             self._items.close()  # type: ignore[attr-defined]  # a generator
+            self.reading = False
 
     def _listen(self) -> None:
         with self._lock:

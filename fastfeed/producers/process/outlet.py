@@ -81,6 +81,7 @@ class RingOutlet:
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Send a batch under its ticket or epoch."""
+        self._writer.refuse_stopped()
         batch = produced.batch
         origin = self._thread if self.ordered else produced.stream
         if batch is None or spec is None:

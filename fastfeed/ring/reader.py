@@ -108,7 +108,8 @@ class RingReader:
         if len(self._blocks) > 1:
             self._drop_unused()
         current = self._blocks[-1].slots
-        scarce = len(self._lent) + self._reserved >= len(current)
+        # A loop holds its batch while it gets the next one, also with the smallest ring.
+        scarce = len(self._lent) + min(self._reserved, len(current) - 2) >= len(current)
         # The slot is already lent if an exception of a signal handler interrupted an earlier call
         # behind this point.
         if self.page.slots.state(slot) != LENT:

@@ -84,3 +84,16 @@ def test_one_is_enough() -> None:
         options: Any = {"processes": processes, "threads": 3, "prefetch": 1}
         with FeedRunner(range(50), batch_size=5, stall_timeout_s=LIMIT_S, **options) as runner:
             assert np.concatenate(list(itertools.chain(runner))).tolist() == list(range(50))
+
+
+@pytest.mark.parametrize("order", ["kept", "any"])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_one_needs_no_copies(order: Any, indexed: bool, tmp_path: Path) -> None:
+    noted = Noted(tmp_path / "reads", 40)
+    source: Any = noted if indexed else noted.stream
+    options: Any = {"batch_size": 1} if indexed else {}
+    with FeedRunner(
+        source, prefetch=1, processes=1, order=order, stall_timeout_s=LIMIT_S, **options
+    ) as runner:
+        assert [int(batch[0]) for batch in runner] == list(range(40))
+        assert runner.snapshot().consumed.copied == 0

@@ -33,6 +33,7 @@ from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
 from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer
 from fastfeed.source import CallableSource, Source
+from fastfeed.source.base import close_left
 
 
 class ProducerThread(NamedTuple):
@@ -123,7 +124,7 @@ class ThreadProducers:
         self._run(producer)
         self._at_work.discard(producer)
         if not self._at_work:
-            self._source.close()
+            close_left(self._source)
 
     @property
     def threads(self) -> list[threading.Thread]:

@@ -50,9 +50,6 @@ class Source(Protocol):
     def open(self, worker: Worker) -> Iterator[Item]:
         """Yield the payloads from which this producer makes batches in this epoch."""
 
-    def close(self) -> None:
-        """Close what all producers read together: the last of them has ended."""
-
     def fetch(self, part: Any) -> Any:
         """Return the item that `part` of a payload stands for.
 
@@ -166,8 +163,8 @@ class TicketedSource(ABC):
 
 
 def close_left(iterator: Any) -> None:
-    """Close an iterator that is left before its end: a generator runs its `finally`. Nobody waits
-    for a batch any more, so an error is logged."""
+    """Close an iterator, or a source, that is left before its end: a generator runs its `finally`.
+    Nobody waits for a batch any more, so an error is logged."""
     try:
         getattr(iterator, "close", int)()
     except BaseException:  # whatever the user's code raises

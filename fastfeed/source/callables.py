@@ -93,9 +93,6 @@ class CallableSource:
         getattr(iterator, "close", int)()
         self._end(worker, empty and not worker.passed)
 
-    def close(self) -> None:
-        """Do nothing: each producer has closed its own stream."""
-
     def fetch(self, part: Any) -> Any:
         """Return the item itself."""
         return part

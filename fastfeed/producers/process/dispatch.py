@@ -26,6 +26,7 @@ from fastfeed.producers.process.work_item import (
 )
 from fastfeed.producers.reorder import END_OF_EPOCH, ReorderBuffer
 from fastfeed.source import EpochEnd, Source
+from fastfeed.source.base import close_left
 
 MAX_READ_S = 0.002  # a worker that requests many items gets what can be read in this time
 # or what reaches this many bytes: they lie outside the slots and are not counted
@@ -47,7 +48,7 @@ def read(source: Source, plan: EpochPlan, *, gate: EpochGate) -> Iterator[WorkIt
             for ticket, payload, number in source.open(Worker(0, 1, plan.seed, epoch)):
                 yield WorkItem(position, ticket or 0, payload, epoch, number)
     finally:
-        source.close()
+        close_left(source)
 
 
 class Dispatcher(ServingThread):

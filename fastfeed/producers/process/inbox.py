@@ -193,9 +193,6 @@ class InboxSource:
         self._inbox = inbox
         self._outlet = outlet
 
-    def close(self) -> None:
-        """Do nothing: the trainer reads the source."""
-
     def open(self, worker: Worker) -> Iterator[Item]:
         """Yield one item after another."""
         while True:

@@ -50,10 +50,11 @@ class ShuffleStage(Stage):
         self.ready: deque[Batch] = deque()  # drawn, and put back
         self._position = Position(epoch)
         self._streams: Sequence[int] = ()
-        # The last change of the pool that began, and the last one that was completed. Where they
-        # differ, an exception interrupted a change and the pool is lost.
+        # The last item or epoch that began to change the pool, and the last one that was completed.
+        # Where they differ, an exception interrupted a change and the pool is lost.
         self._begun: object = None
         self._done: object = None
+        self._drawing = False  # True during a draw
         self._ended_before = False  # the input of the first epoch ended before the state was saved
         if state is not None:
             self._restore(state)
@@ -128,7 +129,10 @@ class ShuffleStage(Stage):
             return self.ready.popleft()
         assert self._pool is not None
         self._refuse_interrupted()
-        return self._pool.draw()
+        self._drawing = True
+        batch = self._pool.draw()
+        self._drawing = False
+        return batch
 
     def turn(self) -> bool:
         """Go on to the next epoch, where `pop` returned None; return True if there is none. `given`
@@ -141,8 +145,9 @@ class ShuffleStage(Stage):
     def given(self) -> None:
         """Note that the consumer has what `pop` returned."""
         assert self._pool is not None
+        self._drawing = True
         self._pool.confirm()
-        self._done = self._begun
+        self._drawing, self._done = False, self._begun
 
     @property
     def dropped(self) -> int:
@@ -237,7 +242,7 @@ class ShuffleStage(Stage):
         self._begun = what
 
     def _refuse_interrupted(self) -> None:
-        if self._begun is not self._done:
+        if self._drawing or self._begun is not self._done:
             raise StateError(INTERRUPTED_SHUFFLE)
 
     def _refuse_less(self, made: ProducedBatch, rows: int) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from fastfeed.core.batch import Batch
 from fastfeed.engine.feed import Feed
-from fastfeed.engine.shuffle import BulkPool
+from fastfeed.engine.shuffle import ShufflePool
 from fastfeed.engine.shuffle.storage import Slots
 from fastfeed.errors import FeedError, OptionError
 from fastfeed.options import Shuffle
@@ -52,7 +52,7 @@ class SessionShuffle:
         self.at_once = _batches_at_once(
             shuffle, size, nbytes=size * record_nbytes, padded=options.padded or options.packed
         )
-        self._pool = BulkPool(
+        self._pool = ShufflePool(
             shuffle,
             batch_size=size,
             at_once=self.at_once,

@@ -3,7 +3,6 @@ Imports only errors, core and options."""
 
 from __future__ import annotations
 
-from fastfeed.engine.shuffle.bulk import BulkPool
 from fastfeed.engine.shuffle.shuffle_pool import Origin, ShufflePool
 
-__all__ = ["BulkPool", "Origin", "ShufflePool"]
+__all__ = ["Origin", "ShufflePool"]

@@ -82,7 +82,7 @@ class SlotStorage(RecordStorage):
         return self._free_count
 
     @property
-    def held(self) -> int:
+    def lent(self) -> int:
         """Number of lent slots."""
         return len(self._free_slots) - self._free_count
 
@@ -103,19 +103,20 @@ class SlotStorage(RecordStorage):
         self.origins = np.concatenate((self.origins, np.zeros((3, more), np.int64)), axis=1)
         self.grow(rows)
 
-    def lend(self, rows: int, origins: Iterable[Any]) -> Slots:
-        """Return `rows` free slots for records of these origins. Call reserve() before."""
+    def lend(self, rows: int) -> Slots:
+        """Return `rows` free slots. Call reserve() before."""
         self._free_count -= rows
-        slots = self._free_slots[self._free_count : self._free_count + rows].copy()
+        return self._free_slots[self._free_count : self._free_count + rows].copy()
+
+    def set_origins(self, slots: Slots, origins: Iterable[Any]) -> None:
+        """Note the origins of the records in these slots."""
         for column, values in zip(self.origins, origins, strict=True):
             column[slots] = values
-        return slots
 
-    def give_back(self, slots: Slots, free: int) -> None:
-        """Free these slots. `free` slots were free when they were lent, so that a repeated call has
-        no effect."""
-        self._free_slots[free : free + len(slots)] = slots
-        self._free_count = free + len(slots)
+    def give_back(self, slots: Slots) -> None:
+        """Free these slots."""
+        self._free_slots[self._free_count : self._free_count + len(slots)] = slots
+        self._free_count += len(slots)
 
 
 class FixedColumn:

@@ -1,13 +1,12 @@
-"""An exception of a signal handler at any instruction of a draw has no effect: the next draw
-returns the same batch."""
+"""An exception of a signal handler in the middle of a shuffle: the loop goes on as if nothing had
+happened, or every call says that the pool is lost."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -17,26 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, Shuffle, StateError
-from fastfeed.core.batch import Batch
-from fastfeed.engine.shuffle import ShufflePool
-from tests.helpers.pools import (
-    Action,
-    Push,
-    drawn,
-    had,
-    lengths,
-    numbers,
-    plan,
-    ragged,
-    rooms,
-    same,
-    sizes,
-    words,
-)
 from tests.helpers.streams import LIMIT_S, SEED
-
-ROOM = ("shuffle/", "numpy/", "collate.py")
-untimed = settings(max_examples=60)
 
 
 class Interrupt(KeyboardInterrupt):
@@ -44,7 +24,7 @@ class Interrupt(KeyboardInterrupt):
 
 
 @contextmanager
-def interrupted(at: int, within: tuple[str, ...] = ROOM) -> Iterator[None]:
+def interrupted(at: int, within: tuple[str, ...]) -> Iterator[None]:
     """Raise before the `at`-th instruction of the code in these files, the only place at which
     handlers run."""
     left = at
@@ -67,125 +47,6 @@ def interrupted(at: int, within: tuple[str, ...] = ROOM) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
-
-
-def is_interrupted(call: Callable[[], Any], at: int) -> tuple[bool, Any]:
-    try:
-        with interrupted(at):
-            return False, call()
-    except Interrupt:
-        return True, None
-
-
-def again(pool: ShufflePool, room: dict[str, Any], items: list[Push]) -> ShufflePool:
-    """Return a pool that is restored from the state, after the items were produced again."""
-    restored = ShufflePool.restored(json.loads(json.dumps(pool.state())), **room)
-    for item in items:
-        for of_next in (False, True):
-            restored.place(item.batch, stream=3, item=item.ids[0], of_next=of_next)
-    assert not restored.missing()
-    return restored
-
-
-def had_once(pool: ShufflePool, at: list[int], check: Callable[[], None]) -> Batch | None:
-    """Draw and confirm a batch, with an exception in each attempt as long as some are left."""
-    while True:
-        hit, batch = is_interrupted(pool.draw, at.pop() if at else -1)
-        if not hit:
-            check()
-            if batch is None:
-                pool.start_next_epoch()
-                return None
-            hit, _ = is_interrupted(pool.confirm, at.pop() if at else -1)
-            # had, if nothing is left but to let go of the records
-            if not hit or not pool._draw_state.drawn:
-                return batch
-        check()
-
-
-@untimed
-@given(
-    rooms(),
-    lengths,
-    sizes,
-    st.sampled_from([numbers, words, ragged]),
-    st.lists(st.integers(1, 250), max_size=60),
-    st.booleans(),
-)
-def test_every_draw_may_be_interrupted_anywhere(
-    room: dict[str, Any],
-    lengths: list[int],
-    cuts: list[int],
-    leaves: Any,
-    at: list[int],
-    resumes: bool,
-) -> None:
-    room |= {"seed": 7, "pad": -1 if leaves is ragged else None}
-    whole = drawn(ShufflePool(**room), plan(lengths, cuts, leaves))
-    items = [action for action in plan(lengths, cuts, leaves) if isinstance(action, Push)]
-    pool = ShufflePool(**room)
-    actions = plan(lengths, cuts, leaves)
-    found: list[Batch | None] = []
-
-    def check() -> None:
-        if resumes:
-            copy, rest = again(pool, room, items), list(pushed_later())
-            assert same(whole[len(found) :], drawn(copy, iter(rest)))
-
-    done = 0
-
-    def pushed_later() -> Iterator[Action]:
-        return islice(plan(lengths, cuts, leaves), done, None)
-
-    while True:
-        while pool.wants():
-            next(actions)(pool)
-            done += 1
-        if pool.finished:
-            break
-        found.append(had_once(pool, at, check))
-    assert same(whole, found)
-    assert not pool.held
-
-
-def instructions(call: Callable[[], Any]) -> int:
-    """Return the number of instructions."""
-    left = 10**9
-    with interrupted(left) as _:
-        trace = sys.gettrace()
-        call()
-    assert trace is not None
-    return left - next(
-        c.cell_contents for c in trace.__closure__ if isinstance(c.cell_contents, int)
-    )
-
-
-def full() -> ShufflePool:
-    """Return a pool whose epoch drains, after some draws, while the next one has begun."""
-    pool, actions = ShufflePool(Shuffle(40, 20), batch_size=8, seed=1), plan([70, 50], [5], words)
-    for _ in range(5):
-        while pool.wants():
-            next(actions)(pool)
-        had(pool)
-    return pool
-
-
-def test_every_single_instruction() -> None:
-    wanted = [had(pool) for pool in [full()] * 2]
-    count = instructions(full().draw)
-    assert count > 100
-    for at in range(1, count + 1):
-        pool = full()
-        assert is_interrupted(pool.draw, at)[0]
-        assert same([had(pool), had(pool)], wanted), f"interrupted at {at}"
-    pool = full()
-    pool.draw()
-    for at in range(1, instructions(pool.confirm) + 1):
-        pool = full()
-        batch = pool.draw()
-        assert is_interrupted(pool.confirm, at)[0]
-        is_had = not pool._draw_state.drawn
-        assert same([batch if is_had else had(pool), had(pool)], wanted), f"interrupted at {at}"
 
 
 def rows_of(runner: FeedRunner, found: list[int], hits: list[int]) -> None:

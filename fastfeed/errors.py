@@ -32,8 +32,6 @@ _OWN_FOLDERS = (str(Path(__file__).parent / "producers"), str(Path(__file__).par
 def clean(text: str) -> str:
     """Return one line that a terminal and a browser show literally: control characters and broken
     Unicode are spelled out."""
-    if text.isprintable():
-        return text
     return "".join(sign if sign.isprintable() else _written_out(sign) for sign in text)
 
 

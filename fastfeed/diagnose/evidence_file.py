@@ -18,6 +18,9 @@ from fastfeed.errors import OptionError
 from fastfeed.probes.places import Place
 
 EVIDENCE_SCHEMA = 1
+LARGEST = 2**62  # number that can have been observed
+# what the reading of damaged evidence raises
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def read_evidence(path: str | os.PathLike[str]) -> Recording:
     try:
         document = json.loads(gzip.decompress(data))
         schema = document["schema"]
-    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
+    except (OSError, EOFError, zlib.error, *UNREADABLE) as error:
         raise OptionError(
             f"{path} is no evidence, or only a part of it ({error}): take a whole file of "
             "fastfeed diagnose --evidence"
@@ -57,13 +60,16 @@ def read_evidence(path: str | os.PathLike[str]) -> Recording:
             f"{EVIDENCE_SCHEMA}: replay it with the fastfeed that wrote it, or diagnose again"
         )
     try:
-        places = [Place(*place) for place in document["places"]]
+        places = [_decode(Place, place, places=None) for place in document["places"]]
         recording: Recording = _decode(Recording, document["recording"], places=places)
-    except (LookupError, TypeError, ValueError) as error:
-        raise OptionError(
-            f"{path} is damaged ({type(error).__name__}: {error}): diagnose again"
-        ) from error
+    except UNREADABLE as error:
+        raise damaged(path, error) from error
     return recording
+
+
+def damaged(path: str | os.PathLike[str], error: Exception) -> OptionError:
+    """Return the error for evidence that nothing can have observed."""
+    return OptionError(f"{path} is damaged ({type(error).__name__}: {error}): diagnose again")
 
 
 def _encode(value: Any, places: dict[Place, int]) -> Any:
@@ -85,16 +91,16 @@ def _encode(value: Any, places: dict[Place, int]) -> Any:
     return value
 
 
-def _decode(kind: Any, value: Any, *, places: Sequence[Place]) -> Any:
-    """Return a value of type `kind` from its JSON."""
-    if value is None:
-        return None
+def _decode(kind: Any, value: Any, *, places: Sequence[Place] | None) -> Any:
+    """Return a value of type `kind` from its JSON. Raise TypeError or ValueError for another."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is types.UnionType:
+        if value is None and type(None) in arguments:
+            return None
         return _decode(arguments[0], value, places=places)
-    if kind is Place:
-        return places[value]
-    if isinstance(value, dict):
+    if kind is Place and places is not None:
+        return places[_number(int, value)]
+    if hasattr(kind, "__dataclass_fields__"):
         hints = _hints(kind)
         return kind(
             **{name: _decode(hints[name], one, places=places) for name, one in value.items()}
@@ -114,7 +120,17 @@ def _decode(kind: Any, value: Any, *, places: Sequence[Place]) -> Any:
     if origin is tuple:
         kinds = [arguments[0]] * len(value) if arguments[-1] is ... else arguments
         return tuple(_decode(k, one, places=places) for k, one in zip(kinds, value, strict=True))
-    return float(value) if kind is float else value
+    if kind in (int, float):
+        return _number(kind, value)
+    if type(value) is not kind and kind is not Any:
+        raise TypeError(f"{value!r} is no {kind}")
+    return value
+
+
+def _number(kind: Any, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, kind)) or abs(value) > LARGEST:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return kind(value)
 
 
 @cache

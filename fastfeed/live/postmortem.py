@@ -66,7 +66,9 @@ def read(path: Path | str | None = None) -> FlightRecord:
     """
     file = newest() if path is None else Path(path)
     try:
-        with open(file, "rb", opener=_open_at_once) as opened:
+        # a pipe without a writer is not waited for
+        fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as opened:
             data = opened.read(layout.FILE_NBYTES + 1)
     except OSError as error:
         raise OptionError(f"{file} cannot be read: {error.strerror or error}") from error
@@ -86,11 +88,6 @@ def newest() -> Path:
             "regular end. FASTFEED_BLACKBOX=PATH always keeps one"
         )
     return next((path for path in found if not in_use(path)), found[0])
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file, but do not wait for the writer of a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _ending(header: BlackBoxHeader) -> str:

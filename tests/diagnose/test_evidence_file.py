@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,9 +16,11 @@ from hypothesis import given
 from fastfeed.diagnose.evidence import DeadProducer, Evidence
 from fastfeed.diagnose.evidence_file import Recording, read_evidence, write_evidence
 from fastfeed.diagnose.judge.judgement import judge
+from fastfeed.diagnose.run.command import replay
 from fastfeed.errors import OptionError
 from tests.diagnose import diagnoses
 from tests.diagnose.evidences import any_evidence
+from tests.helpers.mutations import mutated
 
 
 @given(any_evidence())
@@ -67,3 +73,64 @@ def test_files_that_are_no_evidence(tmp_path: Path) -> None:
             read_evidence(path)
     with pytest.raises(FileNotFoundError):
         read_evidence(tmp_path / "none.gz")
+
+
+def damaged_files(path: Path, count: int) -> Iterator[Recording | None]:
+    """Yield what is read from files with damage in them; None: it was refused."""
+    write_evidence(Recording(diagnoses.evidence(0.5), "train.py"), path)
+    whole = path.read_bytes()
+    document = json.loads(gzip.decompress(whole))
+    draw = random.Random(0)
+    for seed in range(count):
+        if seed % 5:
+            text = gzip.compress(dumped(mutated(document, seed=seed)), 1)
+        else:
+            at = draw.randrange(len(whole))
+            text = whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :]
+        path.write_bytes(text if seed % 25 else whole[: draw.randrange(len(whole))])
+        try:
+            yield read_evidence(path)
+        except OptionError:
+            yield None
+
+
+def dumped(document: Any) -> bytes:
+    """Return a document as JSON, also one that is nested too deep for `json.dumps`."""
+    with contextlib.suppress(RecursionError):
+        return json.dumps(document).encode()
+    return b'{"schema": 1, "recording": ' + b"[" * 10**5 + b"]" * 10**5 + b', "places": []}'
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.slow)])
+def test_damaged_files_are_refused_or_read(count: int, tmp_path: Path) -> None:
+    again = tmp_path / "again.gz"
+    refused = 0
+    for one in damaged_files(tmp_path / "evidence.gz", count):
+        refused += one is None
+        if one is not None and refused < 40:
+            write_evidence(one, again)
+            assert read_evidence(again) == one
+    assert count * 0.6 < refused < count
+
+
+@pytest.mark.slow
+def test_what_is_read_from_damaged_files_is_judged_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "evidence.gz"
+    options: Any = {"evidence": None, "anonymous": False, "json": None, "html": None, "trace": None}
+    judged = 0
+    for one in damaged_files(path, 40):
+        if one is not None:
+            judged += 1
+            with contextlib.suppress(OptionError):
+                replay(path, **options)
+    assert judged > 2
+
+
+def test_evidence_that_cannot_be_judged_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "evidence.gz"
+    write_evidence(Recording(diagnoses.evidence(0.5)), path)
+    monkeypatch.setattr("fastfeed.diagnose.judge.judgement.judge", lambda *_, **__: 1 / 0)
+    with pytest.raises(OptionError, match="is damaged .ZeroDivisionError"):
+        replay(path, evidence=None, anonymous=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastfeed.diagnose.anonymous import anonymised
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence_file import read_evidence, write_evidence
+from fastfeed.diagnose.evidence_file import UNREADABLE, damaged, read_evidence, write_evidence
 from fastfeed.diagnose.report.terminal import render
 from fastfeed.diagnose.run.launch import run
 from fastfeed.diagnose.run.lifecycle import WatchPlan
@@ -53,7 +53,10 @@ def replay(path: Path, *, evidence: Path | None, anonymous: bool, **options: Any
 
     found = read_evidence(path)
     found = anonymised(found) if anonymous else found
-    diagnosis = judge(found.evidence, script=found.script, died=found.died)
+    try:
+        diagnosis = judge(found.evidence, script=found.script, died=found.died)
+    except UNREADABLE as error:
+        raise damaged(path, error) from error
     written = write_reports(diagnosis, {kind: options[kind] for kind in ("json", "html", "trace")})
     if evidence is not None:
         write_evidence(found, evidence)

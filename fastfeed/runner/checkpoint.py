@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("fastfeed")
 STATE_VERSION = 1
-MAX_STREAMS, MAX_SEED = 2**20, 2**1024  # beyond these a state is damaged
+MOST_STREAMS, MAX_SEED = 2**20, 2**1024  # beyond these a state is damaged
 STREAM_COUNT_KEY = "producers"  # the number of streams of a callable, which a resumed run keeps
 STATE_KEYS = (
     "seed",
@@ -158,7 +158,7 @@ def _resume_from(
         begin = replace(begin, run_first=min(begin.run_first, begin.epoch))
     least = ONLY_STREAM
     if STREAM_COUNT_KEY in stream:
-        streams, least = whole(state["of"][STREAM_COUNT_KEY], low=1, high=MAX_STREAMS), 0
+        streams, least = whole(state["of"][STREAM_COUNT_KEY], low=1, high=MOST_STREAMS), 0
         begin = replace(begin, streams=streams)
     if any(not least <= number < max(begin.streams, least + 1) for number in begin.starts):
         raise ValueError(f"{begin.streams} streams")

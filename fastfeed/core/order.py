@@ -130,11 +130,8 @@ def order_of(
             length, Permutation(length, seed, epoch).at if recipe.shuffled else _identity
         )
     if rest is not None:
-        if rest[-1][1] > whole.length:
-            raise OptionError(
-                f"the state is damaged: it names position {rest[-1][1] - 1} of an epoch of "
-                f"{whole.length} records"
-            )
+        if (end := rest[-1][1]) > whole.length:
+            raise OptionError(f"the state is damaged: {end} of {whole.length} records are left")
         places = np.concatenate([np.arange(*part) for part in rest])
         whole = BlockOrder(len(places), partial(_chosen, whole=whole, places=places))
     return whole if recipe.shard is None else _sharded(whole, recipe.shard, recipe=recipe)

@@ -22,7 +22,6 @@ from fastfeed.core.dtypes import (
 )
 from fastfeed.core.leaves import array_of
 from fastfeed.core.structure import (
-    SCALARS,
     Structure,
     describe,
     flatten_like,
@@ -250,16 +249,12 @@ def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
 
     Raise SpecError, which names the actual type, if that is not possible.
     """
-    if isinstance(value, SCALARS) or value is None:
-        raise SpecError(
-            f"{path} of {place} is {_shown(value)}: expected an array with one leading dimension "
-            "(the records of the batch). If the source yields single records, set records=True, "
-            "batch_size=32"
-        )
     array = array_of(value, f"{path} of {place}")
     if array.ndim == 0:
         raise SpecError(
-            f"{path} of {place} is {_shown(value)}: expected an array with one leading dimension"
+            f"{path} of {place} is {_shown(value)}: expected an array with one leading dimension "
+            "(the records of the batch). If the source yields single records, set records=True, "
+            "batch_size=32; make arrays of an object in transform= or collate="
         )
     return check_dtype(array, f"{path} of {place}")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 from fastfeed.errors import SpecError
 
 Array = np.ndarray[Any, Any]
+SEQUENCES = (np.generic, Sequence, ctypes.Array)  # numpy reads these as their items
 EXACT_INTEGERS = 2**53  # every smaller integer is exact in float64
 SPARSE_WAYS = ("toarray", "to_tensor", "todense")  # of SciPy, of TensorFlow, and of other packages
 
@@ -26,6 +29,8 @@ def array_of(value: Any, where: str) -> Array:
     torch = sys.modules.get("torch")
     if isinstance(value, getattr(torch, "Tensor", ())):
         return _of_tensor(value, where, torch=torch)
+    if hasattr(value, "__getitem__") and not isinstance(value, SEQUENCES):
+        _refuse_containers(value, where)
     try:
         array = np.asarray(value)
     except Exception as error:  # of the class of the leaf
@@ -40,6 +45,16 @@ def array_of(value: Any, where: str) -> Array:
     if array.dtype.kind == "O" and not array.ndim:
         refuse_sparse(value, where)
     return array if hasattr(value, "dtype") else _exact(array, value, where=where)
+
+
+def _refuse_containers(value: Any, where: str) -> None:
+    """Raise SpecError for what numpy would iterate over, such as a graph: its keys are no data."""
+    refuse_sparse(value, where)
+    if not any(hasattr(value, f"__array{kind}__") for kind in ("", "_interface", "_struct")):
+        raise SpecError(
+            f"{where} is a {type(value).__name__}, which is no array: make arrays of it in "
+            "transform= or collate=, such as the edges and features of a graph"
+        )
 
 
 def refuse_masked(value: Any, where: str) -> None:

@@ -307,7 +307,7 @@ def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:
     # torch's SubsetRandomSampler has a list in `indices`; it is iterated instead
     # a tensor has a method `indices` of its own
     own = None if hasattr(sampler, "dtype") else getattr(sampler, "indices", None)
-    given = own(*draw, length=length) if callable(own) else _iterable(sampler, *draw)
+    given = own(*draw, length=length) if callable(own) else _iterable(sampler, draw)
     try:
         iter(given)
     except TypeError:
@@ -316,7 +316,7 @@ def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:
             f"{_name(sampler)}"
         ) from None
     drawn = _checked(given, _name(sampler), length=length)
-    if not may_repeat(sampler):
+    if getattr(sampler, "repeats", getattr(sampler, "replacement", False)) is not True:
         twice = len(drawn) - len(np.unique(drawn))
         if twice:
             raise OptionError(
@@ -327,23 +327,19 @@ def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:
     return drawn
 
 
-def may_repeat(sampler: Any) -> bool:
-    """Return True if a sampler may give an index more than once: in torch by `replacement`."""
-    return getattr(sampler, "repeats", getattr(sampler, "replacement", False)) is True
-
-
-def _iterable(sampler: Any, seed: int, epoch: int) -> Any:
+def _iterable(sampler: Any, draw: tuple[int, int]) -> Any:
     """Return the indices of an epoch, the same each time. A sampler of torch draws from a generator
     for this epoch, which begins like its own, or by the seed."""
     if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(epoch)
-    torch, given = sys.modules.get("torch"), getattr(sampler, "generator", sampler)
-    drawn = torch is not None and isinstance(sampler, torch.utils.data.Sampler)
-    if drawn and torch is not None and isinstance(given, (type(None), torch.Generator)):
+        sampler.set_epoch(draw[1])
+    torch: Any = sys.modules.get("torch")
+    given = getattr(sampler, "generator", sampler)
+    own = torch is not None and isinstance(sampler, torch.utils.data.Sampler)
+    if own and isinstance(given, (type(None), torch.Generator)):
         sampler, generator = copy(sampler), torch.Generator()
-        root = seed if given is None else given.initial_seed()
-        generator.manual_seed(int(np.random.SeedSequence((root, epoch)).generate_state(1)[0]))
-        if given is not None and not epoch:
+        root = draw[0] if given is None else given.initial_seed()
+        generator.manual_seed(int(np.random.SeedSequence((root, draw[1])).generate_state(1)[0]))
+        if given is not None and not draw[1]:
             generator.set_state(given.get_state())
         sampler.generator = generator
     return np.asarray(sampler) if hasattr(sampler, "dtype") else sampler

@@ -87,8 +87,7 @@ def arrays_from(given: Any, options: FeedOptions) -> Any:
     if options.records is False or (isinstance(given, np.ndarray) and given.dtype.kind == "O"):
         return given
     structure = _structure(given, leaves, tuples=tuples)
-    columns = leaves and all(map(_is_column, leaves))
-    if not columns or (structure is None and not _is_array(given)):
+    if not all(map(_is_column, leaves or [None])) or (structure is None and not _is_array(given)):
         return given
     lengths = set(map(_length, leaves))
     records = type(given) is tuple and _are_alike(given)
@@ -108,14 +107,12 @@ def arrays_from(given: Any, options: FeedOptions) -> Any:
 def _structure(node: Any, leaves: list[Any], *, tuples: list[Any]) -> Structure:
     """Return the containers of `node`. Add the leaves that may be columns to `leaves`, and tuples
     of them to `tuples`."""
-    kind: Any
-    parts: Any
     fields = _fields_of(node)
     if fields is not None:
         node = {str(name): np.asanyarray(node[name]) for name in fields}
     if isinstance(node, Mapping):
-        kind = OrderedDict if type(node) is OrderedDict else dict
-        keys, parts = tuple(node), node.values()
+        kind: Any = OrderedDict if type(node) is OrderedDict else dict
+        keys, parts = tuple(node), tuple(node.values())
     elif isinstance(node, tuple) and (type(node) is not tuple or all(map(_is_column, node))):
         kind, keys, parts = type(node), getattr(node, "_fields", tuple(range(len(node)))), node
         tuples += [node] if type(node) is tuple else []
@@ -140,7 +137,6 @@ def _fields_of(given: Any) -> Sequence[Any] | None:
 
 
 def _are_alike(items: Iterable[Any]) -> bool:
-    """Return True if items could be records of one batch."""
     return len(set(map(_kind, items))) <= 1
 
 
@@ -159,13 +155,11 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _is_column(leaf: Any) -> bool:
-    """Return True for a column, and for columns with names."""
     listed = isinstance(leaf, (Sequence, Mapping)) and not isinstance(leaf, (str, bytes, bytearray))
     return listed or _is_array(leaf) or hasattr(leaf, "to_numpy") or hasattr(leaf, "columns")
 
 
 def _length(leaf: Any) -> int | None:
-    """Return the number of rows, or None for a scalar."""
     shape = getattr(leaf, "shape", None)
     return len(leaf) if shape is None else int(shape[0]) if shape else None
 
@@ -200,24 +194,18 @@ def _numbers(items: Sequence[Any]) -> Any:
 
 
 def _on_device(leaf: Any) -> bool:
-    if isinstance(leaf, np.ndarray):
-        return False
     device = getattr(leaf, "__dlpack_device__", None)
-    if callable(device):
-        try:
-            return int(device()[0]) not in HOST_DEVICES
-        except Exception:  # a tensor that cannot say where it is
-            return False
-    return hasattr(leaf, "__cuda_array_interface__")
+    try:
+        return device is not None and int(device()[0]) not in HOST_DEVICES
+    except Exception:  # a tensor that cannot say where it is
+        return False
 
 
 def _common_length(columns: Sequence[Any], paths: Sequence[str]) -> int:
     lengths = list(map(_length, columns))
     for length, path in zip(lengths, paths, strict=True):
         if length is None:
-            raise OptionError(
-                f"{path} is a scalar for numpy: every array needs one row for each record"
-            )
+            raise OptionError(f"{path} is a scalar: every array needs one row for each record")
         if length != lengths[0]:
             raise OptionError(
                 "the columns must have one length, which is the number of records: "

@@ -8,7 +8,7 @@ from dis import get_instructions
 from functools import cached_property
 from typing import Any
 
-from fastfeed.core.order import Order, Recipe, may_repeat, order_of
+from fastfeed.core.order import Order, Recipe, order_of
 from fastfeed.core.position import FROM_THE_START, StreamStart
 from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
@@ -36,7 +36,8 @@ class IndexedSource(TicketedSource):
         self._recipe = Recipe(
             options.shuffle is True, options.sampler, options.own_shard, options.remainder
         )
-        repeats = may_repeat(options.sampler) or options.remainder == "pad" or isinstance(data, Mix)
+        repeats = getattr(self._sampler, "repeats", getattr(self._sampler, "replacement", False))
+        repeats = repeats or options.remainder == "pad" or isinstance(data, Mix)
         self.shipped = ItemReader(
             True, self.records, data, size=self._chunk, repeats=repeats, shard=self._shard
         )

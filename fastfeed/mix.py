@@ -223,9 +223,10 @@ def _indexable(source: Any) -> Any:
             "their weights"
         )
     by_number = hasattr(source, "__len__") and hasattr(source, "__getitem__")
-    if isinstance(source, (str, bytes, Mapping)) or not by_number:
+    columns = isinstance(source, tuple) and not all(map(np.isscalar, source))
+    if isinstance(source, (str, bytes, Mapping)) or columns or not by_number:
         raise OptionError(
             f"a source in a mix must have len() and [index] by number, so that it can be read in "
-            f"any order, got {kind}"
+            f"any order, got {kind}. Make a list of records of columns, as in list(zip(x, y))"
         )
     return source

@@ -178,6 +178,7 @@ def test_a_dict_of_sources() -> None:
         ([], r"Mix requires \{source: weight\} or"),
         (3, r"Mix requires .*, got int"),
         ([range(3), range(4)], r"Mix requires .*, got list"),
+        ([((np.ones(3), np.ones(3)), 1)], r"got tuple\. .*records of columns, .*list\(zip"),
         ([(iter([1]), 1)], r"must have len\(\) and \[index\] .*, got list_iterator"),
         ([("text", 1)], "a source in a mix must have .*, got str"),
         ([({}, 1)], "a source in a mix must have .*, got dict"),

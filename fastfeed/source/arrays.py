@@ -45,7 +45,7 @@ class Arrays:
 
     Columns in memory are numpy arrays of shape (records, ...), or sequences of what is no number.
     Arrays in files (h5py, zarr) are read when a record is. Raise OptionError for columns of unequal
-    or no length, and for those that are not on the host.
+    or no length, or on an accelerator.
     """
 
     def __init__(self, structure: Structure, leaves: Sequence[Any]) -> None:
@@ -105,8 +105,7 @@ def arrays_from(given: Any, options: FeedOptions) -> Any:
 
 
 def _structure(node: Any, leaves: list[Any], *, tuples: list[Any]) -> Structure:
-    """Return the containers of `node`. Add the leaves that may be columns to `leaves`, and tuples
-    of them to `tuples`."""
+    """Return the containers of `node`. Add its leaves to `leaves`, plain tuples to `tuples`."""
     fields = _fields_of(node)
     if fields is not None:
         node = {str(name): np.asanyarray(node[name]) for name in fields}
@@ -179,8 +178,7 @@ def _column(leaf: Any, path: str) -> Any:
 
 
 def _numbers(items: Sequence[Any]) -> Any:
-    """Return a list of numbers of one type, or of rows of them, as an array, and any other as it
-    is. Integers among floats become floats."""
+    """Return a list of numbers of one type, or of floats and integers, or of rows, as an array."""
     flat: list[Any] = list(items) if isinstance(items, (list, tuple, range)) else [None]
     while flat and set(map(type, flat)) == {list}:
         flat = list(chain.from_iterable(flat))

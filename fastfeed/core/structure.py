@@ -1,4 +1,5 @@
-"""The structure of a batch: tuples, lists, dicts and NamedTuples around leaves.
+"""The structure of a batch: tuples, lists, dicts, NamedTuples, dataclasses and attrs classes around
+leaves.
 
 A list that holds only numbers or bytes, at any depth, is a leaf and becomes one array. A list that
 holds arrays, tuples or dicts is a container. Every object that is not a container is a leaf, but
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,16 +18,38 @@ import numpy as np
 
 from fastfeed.errors import SpecError
 
+FIELDS = object  # stands for all classes with named fields
 SCALARS = (int, float, complex, bool, bytes, str, np.generic)
+
+
+def fields_of(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a NamedTuple, a dataclass or an attrs class; else ()."""
+    if issubclass(kind, tuple):
+        return tuple(getattr(kind, "_fields", ()))
+    found = fields(kind) if is_dataclass(kind) else getattr(kind, "__attrs_attrs__", ())
+    return tuple(one.name for one in found)
 
 
 @dataclass(frozen=True)
 class Container:
-    """One container: its type, and the keys and structures of its children (None is a leaf)."""
+    """One container: its type, and the keys and structures of its children (None is a leaf).
 
-    kind: type
+    `structure_of` sorts the keys of a mapping: all processes and runs have one order of leaves.
+    `shown` is the order of the first batch. Classes with the same fields are the same: one that is
+    defined in a function is another class in each process.
+    """
+
+    kind: type = field(compare=False)
     keys: tuple[Any, ...]
     children: tuple[Container | None, ...]
+    shown: tuple[Any, ...] = field(default=(), compare=False)
+    family: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        named = FIELDS if fields_of(self.kind) else self.kind
+        family = dict if issubclass(self.kind, dict) else named
+        object.__setattr__(self, "family", family)
+        object.__setattr__(self, "shown", self.shown or self.keys)
 
     @cached_property
     def flat(self) -> bool:
@@ -42,10 +65,15 @@ def structure_of(value: Any) -> Structure:
     """Return the structure of `value`."""
     if isinstance(value, Mapping):
         kind = OrderedDict if type(value) is OrderedDict else dict
-        return Container(kind, tuple(value), tuple(map(_part, value.values())))
+        keys = tuple(sorted(value, key=lambda key: (type(key).__name__, repr(key))))
+        return Container(kind, keys, tuple(_part(value[k]) for k in keys), tuple(value))
+    names = fields_of(type(value))
     if _is_sequence(value):
-        keys = getattr(value, "_fields", None) or tuple(range(len(value)))
-        return Container(type(value), tuple(keys), tuple(map(_part, value)))
+        keys = names or tuple(range(len(value)))
+        return Container(type(value), keys, tuple(map(_part, value)))
+    if names and not hasattr(value, "__array__"):
+        parts = tuple(_part(getattr(value, name)) for name in names)
+        return Container(type(value), names, parts)
     return None
 
 
@@ -75,8 +103,7 @@ def paths_of(structure: Structure, prefix: str = "batch") -> list[str]:
     """Return the path of every leaf as written in code: batch[0]['image']."""
     if structure is None:
         return [prefix]
-    named = hasattr(structure.kind, "_fields")
-    steps = [f".{key}" if named else f"[{key!r}]" for key in structure.keys]
+    steps = [f".{key}" if structure.family is FIELDS else f"[{key!r}]" for key in structure.keys]
     return [
         p
         for step, child in zip(steps, structure.children, strict=True)
@@ -89,13 +116,10 @@ def describe(structure: Structure) -> str:
     if structure is None or structure.kind is NOTHING.kind:
         return "array" if structure is None else "None"
     inner = [describe(child) for child in structure.children]
-    if issubclass(structure.kind, dict):
-        return (
-            "{"
-            + ", ".join(f"{key!r}: {text}" for key, text in zip(structure.keys, inner, strict=True))
-            + "}"
-        )
-    if hasattr(structure.kind, "_fields"):
+    if structure.family is dict:
+        texts = dict(zip(structure.keys, inner, strict=True))
+        return "{" + ", ".join(f"{key!r}: {texts[key]}" for key in structure.shown) + "}"
+    if structure.family is FIELDS:
         pairs = ", ".join(f"{key}={text}" for key, text in zip(structure.keys, inner, strict=True))
         return f"{structure.kind.__name__}({pairs})"
     return f"[{', '.join(inner)}]" if issubclass(structure.kind, list) else f"({', '.join(inner)})"
@@ -111,9 +135,15 @@ def containers(structure: Structure) -> Iterator[Container]:
 
 def flattenable(structure: Structure) -> Structure:
     """Return the structure with tuples for lists, which tf.data converts to one tensor. Raise
-    SpecError for a dict whose keys a framework cannot sort, as it does to flatten it."""
+    SpecError for a dict whose keys a framework cannot sort, as it does to flatten it, and for a
+    class that it does not know."""
     if structure is None:
         return None
+    if structure.family is FIELDS and not issubclass(structure.kind, tuple):
+        raise SpecError(
+            f"a batch has a {structure.kind.__name__}, a class that TensorFlow and Keras do not "
+            "hold: make a dict of it, as with batch_transform=dataclasses.asdict"
+        )
     try:
         sorted(structure.keys)
     except TypeError:
@@ -122,7 +152,8 @@ def flattenable(structure: Structure) -> Structure:
             "a dict: use keys of one type"
         ) from None
     kind = tuple if issubclass(structure.kind, list) else structure.kind
-    return Container(kind, structure.keys, tuple(map(flattenable, structure.children)))
+    children = tuple(map(flattenable, structure.children))
+    return Container(kind, structure.keys, children, structure.shown)
 
 
 def flatten_like(structure: Structure, given: Any) -> list[Any] | None:
@@ -182,16 +213,21 @@ def _collect(node: Structure, value: Any, *, found: list[Any]) -> bool:
         return not isinstance(value, (tuple, Mapping))
     if node.kind is NOTHING.kind:
         return value is None
-    if issubclass(node.kind, dict):
+    if node.family is dict:
         if not isinstance(value, Mapping) or len(value) != len(node.keys):
             return False
         return all(
             key in value and _collect(child, value[key], found=found) for key, child in _pairs(node)
         )
-    if not _same_kind(node.kind, value) or len(value) != len(node.children):
+    # NamedTuples that are defined twice, for instance in two workers, are compared by their fields.
+    alike = node.family is FIELDS and fields_of(type(value)) == node.keys
+    if not alike and type(value) is not node.kind:
         return False
-    return all(
-        _collect(child, part, found=found) for child, part in zip(node.children, value, strict=True)
+    parts = (
+        value if isinstance(value, (tuple, list)) else [getattr(value, name) for name in node.keys]
+    )
+    return len(parts) == len(node.children) and all(
+        _collect(child, part, found=found) for child, part in zip(node.children, parts, strict=True)
     )
 
 
@@ -199,19 +235,17 @@ def _pairs(node: Container) -> Iterator[tuple[Any, Structure]]:
     return zip(node.keys, node.children, strict=True)
 
 
-def _same_kind(kind: type, value: Any) -> bool:
-    """Return True for the same container type.
-
-    NamedTuples that are defined twice, for instance in two workers, are compared by their fields.
-    """
-    return type(value) is kind or getattr(kind, "_fields", None) == getattr(value, "_fields", ())
-
-
 def _build(node: Structure, leaves: Iterator[Any]) -> Any:
     if node is None or node.kind is NOTHING.kind:
         return next(leaves) if node is None else None
     children = [_build(child, leaves) for child in node.children]
-    if issubclass(node.kind, dict):
-        return node.kind(zip(node.keys, children, strict=True))
+    found = dict(zip(node.keys, children, strict=True))
+    if node.family is dict:
+        return node.kind((key, found[key]) for key in node.shown)
     make: Callable[..., Any] = node.kind
-    return make(*children) if hasattr(node.kind, "_fields") else make(children)
+    if issubclass(node.kind, (tuple, list)):
+        return make(*children) if node.family is FIELDS else make(children)
+    made = object.__new__(node.kind)  # no code of the user's runs, which may expect other values
+    for name, part in found.items():
+        object.__setattr__(made, name, part)
+    return made

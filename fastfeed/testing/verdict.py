@@ -80,13 +80,14 @@ def as_tuples(structure: Structure, traits: SinkTraits) -> Structure:
         kind = tuple
     if traits.namedtuples_become_tuples and hasattr(kind, "_fields"):
         kind, keys = tuple, tuple(range(len(keys)))
-    return Container(kind, keys, tuple(as_tuples(child, traits) for child in structure.children))
+    children = tuple(as_tuples(child, traits) for child in structure.children)
+    return Container(kind, keys, children, structure.shown)
 
 
 def wrong_structure(elements: Sequence[ReceivedElement], wanted: Structure) -> str:
     """Describe the first element with other containers; the order of dict keys does not count."""
     for number, element in enumerate(elements):
-        if _sorted(element.structure) != _sorted(wanted):
+        if element.structure != wanted:
             return (
                 f"element {number} is {describe(element.structure)} instead of {describe(wanted)}"
             )
@@ -184,16 +185,6 @@ def _equal(leaf: Array, want: Array) -> bool:
             return same_bits(leaf, want.astype(leaf.dtype))
     except (TypeError, ValueError):
         return False
-
-
-def _sorted(structure: Structure) -> Structure:
-    if structure is None:
-        return None
-    children = dict(zip(structure.keys, map(_sorted, structure.children), strict=True))
-    if not issubclass(structure.kind, dict):
-        return Container(structure.kind, structure.keys, tuple(children.values()))
-    keys = tuple(sorted(children, key=repr))
-    return Container(dict, keys, tuple(children[key] for key in keys))
 
 
 def _stack(column: Sequence[Any]) -> Array:

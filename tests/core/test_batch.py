@@ -52,9 +52,9 @@ def test_arrays_pass_without_a_copy() -> None:
 def test_what_is_learned() -> None:
     learned = spec({"x": X, "y": Y, "name": [b"a", b"bc", b"", b"d"]})
     assert [(leaf.path, leaf.dtype, leaf.shape) for leaf in learned.leaves] == [
+        ("batch['name']", BYTES, ()),
         ("batch['x']", np.dtype("f4"), (3,)),
         ("batch['y']", np.dtype("i8"), ()),
-        ("batch['name']", BYTES, ()),
     ]
     assert learned.rows == 4
     assert learned.record_nbytes == 12 + 8 + 8

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass, field, make_dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_frameworks_get_tuples_for_lists_and_only_keys_that_have_an_order() -> N
     leaves = leaves_of(structure_of(batch), batch) or []
     assert rebuild(flattenable(structure_of(batch)), range(len(leaves))) == (
         0,
-        {"b": (1, None), "a": Pair(2, (3, 4))},
+        {"b": (4, None), "a": Pair(1, (2, 3))},
     )
     for keys in ((1, "a"), (3, (1, 2))):
         nested = structure_of((A, {"x": dict.fromkeys(keys, A)}))
@@ -178,3 +179,75 @@ def test_in_words() -> None:
 )
 def test_a_value_for_each_leaf(value: Any, given_: Any, leaves: list[Any] | None) -> None:
     assert flatten_like(structure_of(value), given_) == leaves
+
+
+@dataclass
+class Plain:
+    image: Any
+    label: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    image: Any
+    label: Any = field(init=False)
+    again: ClassVar[int] = 3
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.image[0] + 1)
+
+
+def attrs_class() -> Any:
+    attrs = pytest.importorskip("attrs")
+    return attrs.make_class("Attrs", ["image", "_label"])(A, B)
+
+
+@pytest.mark.parametrize("make_", [lambda: Plain(A, B), lambda: Frozen(A), attrs_class])
+def test_fields_of_classes_are_leaves_and_the_class_comes_back(make_: Any) -> None:
+    value = make_()
+    structure = structure_of({"x": (value, C)})
+    leaves = leaves_of(structure, {"x": (value, C)}) or []
+    names = [path.rpartition(".")[2] for path in paths_of(structure)[:2]]
+    assert [getattr(value, name) for name in names] == leaves[:2]
+    back = rebuild(structure, [leaves[1], leaves[0], C])["x"][0]
+    assert type(back) is type(value)
+    assert [getattr(back, name) for name in names] == leaves[1::-1]
+    assert describe(structure).startswith(f"{{'x': ({type(value).__name__}(image=array, ")
+    assert leaves_of(structure, {"x": (A, C)}) is None
+
+
+def test_a_class_that_says_it_is_an_array_is_a_leaf() -> None:
+    @dataclass
+    class Image:
+        data: Any
+
+        def __array__(self, *given: Any, **named: Any) -> Any:
+            return self.data
+
+    assert structure_of(Image(A)) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"x": A, "y": (B, {1: C, "z": A})}, {"y": (B, {"z": A, 1: C}), "x": A}),
+        (OrderedDict(x=A, y=B), {"y": B, "x": A}),
+        (Pair(A, B), namedtuple("Pair", "image label")(A, B)),
+        (Plain(A, B), make_dataclass("Plain", ["image", "label"])(A, B)),
+    ],
+)
+def test_the_same_in_other_words_is_the_same_structure(one: Any, other: Any) -> None:
+    assert structure_of(one) == structure_of(other)
+    assert paths_of(structure_of(one)) == paths_of(structure_of(other))
+    assert leaf_ids(one) == list(map(id, leaves_of(structure_of(one), other) or []))
+
+
+def test_keys_come_back_in_the_order_of_the_first() -> None:
+    structure = structure_of({"y": B, "x": A})
+    assert list(rebuild(structure, [A, B]).items()) == [("y", B), ("x", A)]
+    assert describe(structure) == "{'y': array, 'x': array}"
+
+
+def test_tensorflow_and_keras_hold_no_classes() -> None:
+    with pytest.raises(SpecError, match=r"Plain, a class that .*batch_transform="):
+        flattenable(structure_of(({"x": Plain(A, B)},)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass, make_dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -92,3 +94,77 @@ def test_labels_of_integers_and_floats_are_cast_or_refused(executor: dict[str, i
         found = [batch["y"] for batch in runner]
     assert [x.tolist() for x in found] == [[1, 2], [1, 1.5], [2.5, 3]]
     assert {x.dtype for x in found} == {np.dtype("f4")}
+
+
+@dataclass
+class Sample:
+    """A record, or a batch, of a class."""
+
+    x: Any
+    y: Any
+
+
+def in_function(x: Any, y: Any) -> Any:
+    class Local(NamedTuple):
+        x: Any
+        y: Any
+
+    return Local(x, y)
+
+
+FORMS_OF_A_PAIR: dict[str, Callable[[int, Any, Any], Any]] = {
+    "keys in turn": lambda n, x, y: {"x": x, "y": y} if n % 2 else {"y": y, "x": x},
+    "OrderedDict": lambda n, x, y: OrderedDict([("x", x), ("y", y)][:: 1 if n % 2 else -1]),
+    "NamedTuple": lambda n, x, y: in_function(x, y),
+    "dataclass": lambda n, x, y: Sample(x, y),
+    "dataclass in a function": lambda n, x, y: make_dataclass("Local", ["x", "y"])(x, y),
+}
+
+
+def x_of(batch: Any) -> list[Any]:
+    both = batch if isinstance(batch, dict) else {"x": batch.x, "y": batch.y}
+    x, y = ([float(v) for v in both[key]] for key in "xy")
+    assert y == [-v for v in x]
+    return x
+
+
+@pytest.mark.parametrize("executor", EXECUTORS, ids=str)
+@pytest.mark.parametrize("form", ["keys in turn", "dataclass"])
+def test_values_follow_their_names_from_feed_to_feed(executor: dict[str, int], form: str) -> None:
+    pytest.importorskip("torch")
+    pair = FORMS_OF_A_PAIR[form]
+
+    def record(n: int, worker: Any) -> Any:
+        return pair(worker.epoch, np.float32(n), np.float32(-n))
+
+    options: dict[str, Any] = {"batch_size": 4, "transform": record, "stall_timeout_s": LIMIT_S}
+    with FeedRunner(range(1, 17), shuffle=True, seed=1, **options, **executor) as runner:
+        batches = runner.torch()
+        x_of(next(iter(batches)))  # the next iteration has another feed, with its own first batch
+        found = [x for batch in batches for x in x_of(batch)]
+    assert sorted(found) == list(range(1, 17))
+
+
+@pytest.mark.parametrize("executor", [{"threads": 2}, {"processes": 2}], ids=str)
+@pytest.mark.parametrize("form", FORMS_OF_A_PAIR)
+def test_values_follow_their_names_from_producer_to_producer(
+    executor: dict[str, int], form: str
+) -> None:
+    def source(worker: Any) -> Iterator[Any]:
+        for n in range(1 + worker.index, 9, worker.count):
+            yield FORMS_OF_A_PAIR[form](worker.index, np.full(2, n), np.full(2, -n))
+
+    with FeedRunner(source, stall_timeout_s=LIMIT_S, **executor) as runner:
+        found = [x_of(batch)[0] for batch in runner]
+    assert sorted(found) == list(range(1, 9))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS, ids=str)
+def test_a_batch_of_a_class_comes_back_as_that_class(executor: dict[str, int]) -> None:
+    def source(worker: Any) -> Iterator[Any]:
+        yield Sample(np.arange(3), [b"a\0", b"", b"b"])
+
+    with FeedRunner(source, stall_timeout_s=LIMIT_S, **executor) as runner:
+        (batch,) = runner
+    assert type(batch) is Sample
+    assert (batch.x.tolist(), batch.y.tolist()) == ([0, 1, 2], [b"a\0", b"", b"b"])

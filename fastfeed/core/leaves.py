@@ -25,6 +25,8 @@ def array_of(value: Any, where: str) -> Array:
     """
     if type(value) is np.ndarray:
         return value
+    if isinstance(value, (bool, int, float, complex, np.generic)):
+        return np.asarray(value)
     refuse_masked(value, where)
     torch = sys.modules.get("torch")
     if isinstance(value, getattr(torch, "Tensor", ())):
@@ -100,14 +102,14 @@ def _exact(array: Array, value: Any, *, where: str) -> Array:
 
 def _of_tensor(tensor: Any, where: str, *, torch: Any) -> Array:
     """Return the values of a tensor of PyTorch, in its memory if they are there."""
-    if tensor.is_nested:
-        _refuse_tensor(tensor, where, way="yield its parts as records, x.unbind(), with pad=True")
-    if tensor.layout is not torch.strided:
-        _refuse_tensor(tensor, where, way="use x.to_dense()")
-    if tensor.is_quantized:
-        _refuse_tensor(tensor, where, way="use x.dequantize() or x.int_repr()")
-    if tensor.device.type != "cpu":
-        _refuse_tensor(tensor, where, way="use x.cpu()")
+    ways = {
+        "yield its parts as records, x.unbind(), with pad=True": tensor.is_nested,
+        "use x.to_dense()": tensor.layout is not torch.strided,
+        "use x.dequantize() or x.int_repr()": tensor.is_quantized,
+        "use x.cpu()": tensor.device.type != "cpu",
+    }
+    if any(ways.values()):
+        _refuse_tensor(tensor, where, way=next(way for way, needed in ways.items() if needed))
     plain = tensor.detach().resolve_conj().resolve_neg()
     name = str(plain.dtype).removeprefix("torch.")
     if not name.startswith(("bfloat16", "float8")):

@@ -33,7 +33,9 @@ OTHER_LOADERS = {
     "drop_remainder": _LAST,
     "collate_fn": "collate= makes a batch from a list of records",
     "map_func": "transform= works on a record, batch_transform= on a batch",
-    "batch_sampler": "sampler= gives the indices of an epoch, batch_size= cuts them into batches",
+    "batch_sampler": "sampler= gives the indices of an epoch, batch_size= cuts them into batches. "
+    "For batches of varying size pass lists of indices as the source: FeedRunner(index_lists, "
+    "records=False, transform=batch_of, pad=True)",
     "pin_memory": 'runner.torch(device="cuda", pin_memory=True) pins batches, and does so unasked '
     "on CUDA",
     "persistent_workers": "leave it out: workers stay for all epochs of `for epoch in "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, make_dataclass
@@ -168,3 +169,43 @@ def test_a_batch_of_a_class_comes_back_as_that_class(executor: dict[str, int]) -
         (batch,) = runner
     assert type(batch) is Sample
     assert (batch.x.tolist(), batch.y.tolist()) == ([0, 1, 2], [b"a\0", b"", b"b"])
+
+
+INDEX_LISTS = [[3, 1], [0], [5, 2, 4], [1, 1, 0, 2]]
+LENGTHS = [1, 4, 2, 3, 1, 2]
+
+
+def batch_of(indices: list[int]) -> dict[str, Any]:
+    longest = max(LENGTHS[i] for i in indices)
+    tokens = [[i] * LENGTHS[i] + [0] * (longest - LENGTHS[i]) for i in indices]
+    return {"tokens": np.array(tokens, "i4"), "count": np.array([LENGTHS[i] for i in indices])}
+
+
+@pytest.mark.parametrize("executor", [{"threads": 3}, {"processes": 2}], ids=str)
+def test_batches_of_a_token_budget_keep_their_rows_lengths_and_order(
+    executor: dict[str, int],
+) -> None:
+    options: dict[str, Any] = {"records": False, "transform": batch_of, "pad": True, **executor}
+    want = [batch_of(indices)["tokens"].tolist() for indices in INDEX_LISTS]
+    with FeedRunner(INDEX_LISTS, stall_timeout_s=LIMIT_S, **options) as runner:
+        batches = iter(runner)
+        found = [next(batches)["tokens"].tolist() for _ in range(2)]
+        state = runner.state()
+    assert found == want[:2]
+    with FeedRunner(INDEX_LISTS, stall_timeout_s=LIMIT_S, **options).restore(state) as runner:
+        assert [batch["tokens"].tolist() for batch in runner] == want[2:]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS, ids=str)
+def test_small_floats_and_text_of_torch_are_what_they_were(executor: dict[str, int]) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("ml_dtypes")
+    names = ["a\0", os.fsdecode(b"\xff.png"), ""]
+
+    def source(worker: Any) -> Iterator[Any]:
+        yield {"x": torch.ones(3, dtype=torch.bfloat16, requires_grad=True), "name": names}
+
+    with FeedRunner(source, stall_timeout_s=LIMIT_S, **executor) as runner:
+        (batch,) = runner.torch()
+    assert batch["x"].dtype == torch.bfloat16 and batch["x"].tolist() == [1, 1, 1]
+    assert batch["name"] == names

@@ -156,7 +156,7 @@ def message_of(cause: BaseException) -> str:
     """Return the text of an exception, or a placeholder if its __str__ fails."""
     try:
         return str(cause)
-    except Exception:  # a user's own __str__ may fail, and must not hide the producer's error
+    except BaseException:  # a user's own __str__ may fail, and must not hide the producer's error
         return "(its text cannot be shown)"
 
 

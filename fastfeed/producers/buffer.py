@@ -7,7 +7,8 @@ import threading
 import time
 
 from fastfeed.core.stats import StageRow
-from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer, Timeout
+from fastfeed.errors import ProducerError
+from fastfeed.producers.reorder import Failure, ProducedBatch, ReorderBuffer, Timeout
 
 MAX_EARLY = 4096  # batches; a bound for those too small for the limit in bytes
 STOP_CHECK_S = 0.2  # no wait is longer without a check of the stop flag
@@ -39,6 +40,8 @@ class BoundedBuffer:
         self._filled = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
         self._reorder = reorder
+        error = ProducerError("a producer failed, and could not report it: see the cause")
+        self._spare = Failure(error, None, -1, 0.0)
         self._stopped = False
         self._waiting = False
         self._blocked: list[int] = []  # keys of the producers that wait for room
@@ -69,8 +72,8 @@ class BoundedBuffer:
     def end(self) -> None:
         """Note that one producer has ended, for any reason."""
         with self._lock:
+            self._filled.notify()  # first: what fails here has counted nothing
             self._reorder.end()
-            self._filled.notify()
 
     def join(self) -> int:
         """Add a producer. Return the first epoch that it has to end."""
@@ -80,8 +83,8 @@ class BoundedBuffer:
     def leave(self, epoch: int) -> None:
         """Remove a producer, which has put all epochs before `epoch`, and no other."""
         with self._lock:
-            self._reorder.leave(epoch)
             self._filled.notify()
+            self._reorder.leave(epoch)
 
     def want(self, epochs: int) -> None:
         """Set how many epochs the consumer waits for."""
@@ -94,6 +97,11 @@ class BoundedBuffer:
         with self._lock:
             self._reorder.fail(error, ticket, epoch=epoch)
             self._filled.notify()
+
+    def abandon(self, error: BaseException) -> None:
+        """Record a failure that `fail` could not record: without the lock, and without memory."""
+        self._spare.error.__cause__ = error
+        self._reorder.failure = self._spare
 
     def skip(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
         """Record an error that costs one record only; fail if there were too many of them."""
@@ -152,7 +160,7 @@ class BoundedBuffer:
 
     def _wait_for_batch(self, deadline: float) -> None:
         remaining = deadline - time.perf_counter()
-        if remaining <= 0 and self._reorder.failure is None:
+        if remaining <= 0 and not self._reorder.failing:
             raise Timeout
         remaining = self._reorder.max_wait_s(remaining)
         self._waiting = True

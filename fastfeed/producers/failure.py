@@ -13,7 +13,9 @@ from typing import Any
 
 import cloudpickle
 
-from fastfeed.errors import FeedError, ProducerDied, ProducerFailed, message_of
+from fastfeed.errors import FeedError, ProducerDied, ProducerError, ProducerFailed, message_of
+
+MAX_LAST_TEXT = 1900  # characters of an error's text, and of its traceback
 
 
 class LostException(Exception):
@@ -36,7 +38,8 @@ def decode_error(data: bytes) -> tuple[FeedError, int | None]:
     place, trace, ticket, pickled = pickle.loads(data)
     try:
         error = pickle.loads(pickled)
-    except Exception as reason:  # its class may be unknown here, or refuse its own arguments
+    # Its class may be unknown here, or refuse its own arguments.
+    except (Exception, SystemExit) as reason:
         error = LostException(
             f"an exception that cannot be unpickled here ({type(reason).__name__}: {reason})"
         )
@@ -49,10 +52,27 @@ def decode_error(data: bytes) -> tuple[FeedError, int | None]:
     return ProducerFailed("the source", error, ticket=ticket), ticket
 
 
+def last_words(error: BaseException) -> bytes:
+    """Return the text of a producer's failure, cut to fit on a status page."""
+    place, trace = (error.place, error.trace) if isinstance(error, ProducerFailed) else ("", "")
+    cause = error.__cause__ or error
+    text = message_of(cause)[:MAX_LAST_TEXT]
+    text = f"{type(cause).__name__}: {text}" if place else text
+    return "\0".join((place, text, trace[-MAX_LAST_TEXT:])).encode(errors="backslashreplace")
+
+
+def read_last_words(words: str) -> ProducerError:
+    """Return the error that `last_words` told of; "" where not even those could be left."""
+    place, text, trace = [*words.split("\0"), "", ""][:3]
+    if place:
+        return ProducerFailed(place, LostException(text), trace=trace)
+    return ProducerError(text or "a producer failed, and could not say how")
+
+
 def _pickled(error: BaseException) -> bytes:
     """Pickle the exception, or its text: the class is the user's, and its __reduce__ may raise
     anything."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(BaseException):
         data: bytes = cloudpickle.dumps(error)
         # Many exceptions pickle but do not unpickle, for lack of constructor arguments.
         if isinstance(pickle.loads(data), BaseException):

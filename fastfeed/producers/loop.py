@@ -68,7 +68,8 @@ class Producer:
         self._cpu = self._cpu_read_at = 0.0
 
     def run(self) -> None:
-        """Run all epochs. Never raise: a failure goes through the outlet like a batch."""
+        """Run all epochs. A failure goes through the outlet like a batch; raise only if the outlet
+        cannot take it. Whoever runs the producer must then make that seen."""
         for _ in self.steps():
             pass
 
@@ -77,36 +78,41 @@ class Producer:
         outlet = self._outlet
         self._since, self._cpu = time.perf_counter(), time.thread_time()
         try:
-            for position, epoch in enumerate(self._epochs):
-                if position < self._skip:
-                    continue
-                if not outlet.admit(position):
-                    return
-                workers = [
-                    w if position == self._skip else replace(w, passed=0) for w in self._workers
-                ]
-                # A stream that was delivered to its end is not even opened.
-                todo = [replace(w, epoch=epoch) for w in workers if w.passed < ALL_DONE]
-                if not (yield from self._run_epoch(todo, position)):
-                    return
-                outlet.end_epoch(position)
-                yield
+            yield from self._run_epochs()
+            self._end()
         except Stopped:
             return
         except BaseException as error:
-            # FeedStopped: of another runner, which the source reads
-            own = isinstance(error, FeedError) and not isinstance(error, FeedStopped)
-            failure = error if own else ProducerFailed(self._place(None), error)
-            outlet.fail(failure, getattr(failure, "ticket", None) if outlet.ordered else None)
-        finally:
-            self.row.cpu_s = time.thread_time() - self._cpu
+            # Only an end that the source has come to, or a failure that was reported, is an end.
             with contextlib.suppress(Stopped):
-                outlet.end()
+                # FeedStopped: of another runner, which the source reads
+                if not isinstance(error, FeedError) or isinstance(error, FeedStopped):
+                    error = ProducerFailed(self._place(None), error)
+                outlet.fail(error, getattr(error, "ticket", None) if outlet.ordered else None)
+                self._end()
+
+    def _end(self) -> None:
+        self.row.cpu_s = time.thread_time() - self._cpu
+        self._outlet.end()
 
     @property
     def in_flight(self) -> tuple[int, int]:
         """The stream, -1 where there is only one, and the item in the epoch that are produced."""
         return -1 if self._source.ordered else self._stream, self._item
+
+    def _run_epochs(self) -> Iterator[None]:
+        for position, epoch in enumerate(self._epochs):
+            if position < self._skip:
+                continue
+            if not self._outlet.admit(position):
+                return
+            workers = [w if position == self._skip else replace(w, passed=0) for w in self._workers]
+            # A stream that was delivered to its end is not even opened.
+            todo = [replace(w, epoch=epoch) for w in workers if w.passed < ALL_DONE]
+            if not (yield from self._run_epoch(todo, position)):
+                return
+            self._outlet.end_epoch(position)
+            yield
 
     def _run_epoch(self, workers: Sequence[Worker], position: int) -> Generator[None, None, bool]:
         """Produce one item of each stream in turn, or the only stream at once. Return False to

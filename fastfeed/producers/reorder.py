@@ -179,7 +179,12 @@ class ReorderBuffer(Generic[T]):
             )
             if last or at_end or time.perf_counter() - failure.time_s > FAILURE_GRACE_S:
                 raise failure.error
-        return bool(self.ready) or (self._open == 0 and failure is None)
+        return bool(self.ready) or (self._open == 0 and not self.failing)
+
+    @property
+    def failing(self) -> bool:
+        """True if there is a failure in an epoch that the consumer waits for."""
+        return self.failure is not None and self.failure.epoch < self._wanted
 
     def pop(self) -> T | ProducedBatch | None:
         """Remove and return what leaves next, or None if there is nothing."""
@@ -192,7 +197,7 @@ class ReorderBuffer(Generic[T]):
     def max_wait_s(self, remaining_s: float) -> float:
         """Return the longest wait, given `remaining_s`: no longer than the grace time of a
         failure."""
-        if self.failure is None or self.failure.epoch >= self._wanted:
+        if self.failure is None or not self.failing:
             return remaining_s
         return min(remaining_s, self.failure.time_s + FAILURE_GRACE_S - time.perf_counter() + 0.001)
 

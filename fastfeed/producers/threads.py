@@ -121,7 +121,10 @@ class ThreadProducers:
         return thread
 
     def _work(self, producer: Producer) -> None:
-        self._run(producer)
+        try:
+            self._run(producer)
+        except BaseException as error:  # it could not be reported
+            self._buffer.abandon(error)
         self._at_work.discard(producer)
         if not self._at_work:
             close_left(self._source)

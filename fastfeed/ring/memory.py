@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import socket
 import weakref
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 from fastfeed.core.collate import ALIGN
@@ -43,6 +45,21 @@ class Segment:
         except BaseException:
             os.close(fd)
             raise
+
+    @classmethod
+    def received(cls, fds: Sequence[int], nbytes: int, **options: bool) -> Segment:
+        """Map memory that another process has sent, and close its descriptor. Raise OSError if
+        that was lost: the kernel drops what this process may not open."""
+        if not fds:
+            raise OSError(
+                errno.EMFILE, "no descriptor is left for memory that was sent (ulimit -n)"
+            )
+        try:
+            segment = cls(fds[0], nbytes, **options)
+        finally:
+            os.close(fds[0])
+        segment.fd = -1
+        return segment
 
     def populate(self, offset: int, nbytes: int, *, write: bool) -> None:
         """Allocate the pages now, in one call: page faults one by one cost about ten times as
@@ -91,15 +108,20 @@ class UntrackedSegment(Segment):
 
 
 def receive(source: socket.socket, nbytes: int, *, fds: int) -> tuple[bytes, list[int]]:
-    """Receive a message and its descriptors, marked close-on-exec. `socket.recv_fds` ignores that
-    flag, and programs started later would inherit the descriptors."""
+    """Receive a message and its descriptors, marked close-on-exec; none of them if the kernel had
+    to drop one. `socket.recv_fds` ignores that flag, and programs started later would inherit the
+    descriptors."""
     numbers = array("i")
-    data, extra, _, _ = source.recvmsg(
+    data, extra, flags, _ = source.recvmsg(
         nbytes, socket.CMSG_SPACE(fds * numbers.itemsize), MSG_CMSG_CLOEXEC
     )
     for level, kind, content in extra:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             numbers.frombytes(content[: len(content) // numbers.itemsize * numbers.itemsize])
+    if flags & socket.MSG_CTRUNC:
+        for fd in numbers:
+            os.close(fd)
+        return data, []
     return data, list(numbers)
 
 

@@ -8,7 +8,7 @@ import os
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,10 +75,9 @@ class RingReader:
         self.mapped: set[int] = set()  # slots whose memory is mapped here
         self._layouts: dict[tuple[int, int], BatchLayout] = {}
 
-    def add_block(self, fd: int, slots: range, *, slot_nbytes: int) -> None:
-        """Map the memory of new slots."""
-        segment = UntrackedSegment(fd, slot_nbytes * len(slots))
-        segment.close_fd()
+    def add_block(self, fds: Sequence[int], slots: range, *, slot_nbytes: int) -> None:
+        """Map the memory of new slots. Raise OSError if that cannot be."""
+        segment = UntrackedSegment.received(fds, slot_nbytes * len(slots))
         self._blocks.append(SlotBlock(segment, slots, slot_nbytes))
         self.mapped.update(slots)
 

@@ -3,6 +3,7 @@ worker's death."""
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import fields
 from operator import attrgetter
@@ -14,6 +15,10 @@ from fastfeed.ring.slots import Slots
 
 # states of all slots that a worker ever has: its ring grows forty times at most
 SLOT_STATES_NBYTES = 2**16
+# Text of the error that ends the worker. Its memory is there before it is needed: writing it takes
+# no descriptor and no system call.
+LAST_WORDS_NBYTES = 2**12
+THREADS_AT = SLOT_STATES_NBYTES + LAST_WORDS_NBYTES
 COUNTERS_STRUCT = struct.Struct("<qqqqddddqq")
 ROW_FIELDS = attrgetter(*(f.name for f in fields(StageRow)))
 IN_FLIGHT = struct.Struct("<qqq")
@@ -34,8 +39,8 @@ NOT_IN_FLIGHT = InFlight(NO_ITEM, NO_ITEM, NO_ITEM)
 
 
 class StatusPage:
-    """Slot states, and for each of the worker's producers its counters and its item in flight. Each
-    field has one writer."""
+    """Slot states, the worker's last words, and for each of its producers the counters and the item
+    in flight. Each field has one writer; of last words, the first ones count."""
 
     def __init__(self, segment: Segment, threads: int) -> None:
         self.segment = segment
@@ -54,30 +59,48 @@ class StatusPage:
     @staticmethod
     def nbytes(threads: int) -> int:
         """Return the size of a page."""
-        return SLOT_STATES_NBYTES + threads * THREAD_NBYTES
+        return THREADS_AT + threads * THREAD_NBYTES
+
+    @property
+    def last_words(self) -> str:
+        """Text of the error that has ended the worker, or ""."""
+        words = bytes(self._memory[SLOT_STATES_NBYTES:THREADS_AT])
+        return words.rstrip(b"\0").decode(errors="replace")
+
+    def leave(self, words: bytes) -> None:
+        """Leave last words, unless there are some."""
+        if not self._memory[SLOT_STATES_NBYTES]:
+            end = min(len(words), LAST_WORDS_NBYTES)
+            self._memory[SLOT_STATES_NBYTES : SLOT_STATES_NBYTES + end] = words[:end]
 
     def publish(self, thread: int, row: StageRow) -> None:
         """Publish a producer's counters."""
         COUNTERS_STRUCT.pack_into(
-            self._memory, SLOT_STATES_NBYTES + thread * THREAD_NBYTES, *ROW_FIELDS(row)
+            self._memory, THREADS_AT + thread * THREAD_NBYTES, *ROW_FIELDS(row)
         )
 
     def row(self, thread: int) -> StageRow:
         """Return a producer's counters."""
         return StageRow(
-            *COUNTERS_STRUCT.unpack_from(self._memory, SLOT_STATES_NBYTES + thread * THREAD_NBYTES)
+            *COUNTERS_STRUCT.unpack_from(self._memory, THREADS_AT + thread * THREAD_NBYTES)
         )
 
     def set_in_flight(self, thread: int, value: tuple[int, int, int]) -> None:
         """Publish what a producer starts to work on."""
         IN_FLIGHT.pack_into(
-            self._memory, SLOT_STATES_NBYTES + thread * THREAD_NBYTES + COUNTERS_STRUCT.size, *value
+            self._memory, THREADS_AT + thread * THREAD_NBYTES + COUNTERS_STRUCT.size, *value
         )
 
     def in_flight(self, thread: int) -> InFlight:
         """Return what a producer is working on, or was when it died."""
         return InFlight(
             *IN_FLIGHT.unpack_from(
-                self._memory, SLOT_STATES_NBYTES + thread * THREAD_NBYTES + COUNTERS_STRUCT.size
+                self._memory, THREADS_AT + thread * THREAD_NBYTES + COUNTERS_STRUCT.size
             )
         )
+
+
+def leave_from_outside(page: int, words: bytes) -> None:
+    """Leave last words on a page that may not be mapped here, given its descriptor."""
+    if os.pread(page, 1, SLOT_STATES_NBYTES) == b"\0":
+        os.pwrite(page, words[:LAST_WORDS_NBYTES], SLOT_STATES_NBYTES)

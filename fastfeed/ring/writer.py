@@ -24,10 +24,11 @@ from fastfeed.ring.slots import FILLING, UNUSED
 from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.token import FORMAT, SLOT, Token
 
-# Header of the news, each of which carries a descriptor. b"S", bytes of a slot, first slot, count:
-# memory of new slots. b"P", bytes: the pickled spec. b"E", b"K", bytes: an error that ends the
-# feed, or one that was skipped.
+# Header of the news. b"S", bytes of a slot, first slot, count: the descriptor is that of new slots.
+# b"P", bytes: the pickled spec. b"E", b"K", bytes: an error that ends the feed, or one that was
+# skipped. These follow the header, or lie behind a descriptor if they are longer than SHORT_NBYTES.
 NEWS = struct.Struct("<cqII")
+SHORT_NBYTES = 2**12
 GROWTH = 1.5
 NO_NEED = 2**62
 SLOT_POLL_MS = 1000  # no wait is longer without a check of the state
@@ -210,10 +211,15 @@ class RingWriter:
             self._changed.notify_all()
 
     def send_news(self, kind: bytes, text: bytes) -> None:
-        """Send news of any length. The token that refers to it follows."""
-        segment = Segment.create(max(1, len(text)), "fastfeed-news")
+        """Send news of any length: short ones need no descriptor on either side. The token that
+        refers to them follows."""
+        header = NEWS.pack(kind, len(text), 0, 0)
+        if len(text) <= SHORT_NBYTES:
+            self._send(header + text)
+            return
+        segment = Segment.create(len(text), "fastfeed-news")
         segment.map[: len(text)] = text
-        self._send(segment, NEWS.pack(kind, len(text), 0, 0))
+        self._send(header, segment)
 
     def announce(self, spec: BatchSpec) -> None:
         """Send the spec of all batches, once."""
@@ -222,13 +228,15 @@ class RingWriter:
                 self.send_news(b"P", cloudpickle.dumps(spec))
                 self._announced = True
 
-    def _send(self, segment: Segment, message: bytes) -> None:
+    def _send(self, message: bytes, segment: Segment | None = None) -> None:
         try:
-            socket.send_fds(self._channels.news, [message], [segment.fd])
+            fds = [] if segment is None else [segment.fd]
+            socket.send_fds(self._channels.news, [message], fds)
         except ConnectionError:
             raise Stopped from None
         finally:
-            segment.close_fd()
+            if segment is not None:
+                segment.close_fd()
 
     def _grow(self, nbytes: int) -> None:
         """Add a block of slots that hold `nbytes`. The old block is dropped when its last slot is
@@ -237,20 +245,22 @@ class RingWriter:
         if self._blocks:
             grown = slot_nbytes(int(self._blocks[-1].slot_nbytes * GROWTH))
             size = max(size, grown) if self._share.fits(grown) else size
-            for slot in (*self._free, *self._fresh):
-                self.page.slots.close(slot)
-            self._free.clear()
             self._drop_empty_blocks()
             taken = sum(b.segment.nbytes for b in self._blocks)
         count = self._share.slots(size, taken)
         slots = range(self._next_slot, self._next_slot + count)
+        # Nothing is changed yet if this raises: the user's code may go on without the batch.
         segment = Segment.create(size * count, "fastfeed-ring")
+        block = SlotBlock(segment, slots, size)
+        self._send(NEWS.pack(b"S", size, slots.start, count), segment)
+        for slot in (*self._free, *self._fresh):
+            self.page.slots.close(slot)
+        self._free.clear()
         self._next_slot = slots.stop
         self.page.slots.open(slots)
-        self._blocks.append(SlotBlock(segment, slots, size))
+        self._blocks.append(block)
         self._fresh = list(reversed(slots))
         self.generation += 1
-        self._send(segment, NEWS.pack(b"S", size, slots.start, count))
 
     def _collect(self) -> None:
         """Collect the returned slots; slots of an old block are closed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import json
 import logging
@@ -28,13 +29,16 @@ from logging.handlers import QueueHandler
 from typing import IO, Any, cast
 
 from fastfeed.core.unix import fcntl
-from fastfeed.errors import OptionError
+from fastfeed.errors import OptionError, ProducerError, ProducerFailed
+from fastfeed.producers.failure import last_words
 from fastfeed.ring.memory import Descriptor, receive
+from fastfeed.ring.status_page import leave_from_outside
 
 PR_SET_PDEATHSIG = 1
-# b"S", number, pid, 0: started, with a pidfd; b"X", number, pid, status: ended
+# b"S", number, pid, 0: started, with a pidfd; b"X", number, pid, status: ended; b"F", 0, 0, 0 and
+# a text: not started
 CHILD_EVENT = struct.Struct("<cqqq")
-MESSAGE_NBYTES = 2**16
+MESSAGE_NBYTES, REASON_NBYTES = 2**16, 2**10
 RECORD_NBYTES = 2**20  # no socket holds a larger one
 HANDLER_WAIT_S = 0.5  # a worker waits so long for a program that handles no record
 # Libraries with one thread for each core would start that many threads in every worker. The user's
@@ -94,12 +98,18 @@ class ForkServer:
     def event(self) -> WorkerEvent | None:
         """Receive the next event, which must be there. Return None if the server is gone."""
         try:
-            data, fds = receive(self.socket, CHILD_EVENT.size, fds=1)
+            data, fds = receive(self.socket, CHILD_EVENT.size + REASON_NBYTES, fds=1)
         except ConnectionError:  # it is gone without having read all requests
             return None
         if not data:
             return None
-        kind, number, pid, status = CHILD_EVENT.unpack(data)
+        kind, number, pid, status = CHILD_EVENT.unpack_from(data)
+        if kind == b"F":
+            raise ProducerError(
+                f"a worker process could not be started: {data[CHILD_EVENT.size :].decode()}. Use "
+                "fewer processes=, or raise the limit of processes (ulimit -u, pids.max), of "
+                "descriptors (ulimit -n) or of memory"
+            )
         return WorkerEvent(
             number, pid, None if kind == b"S" else status, Descriptor(fds[0]) if fds else None
         )
@@ -243,8 +253,12 @@ class _Server:
         if self._control.fileno() not in ready:
             return True
         data, fds = receive(self._control, MESSAGE_NBYTES, fds=MAX_FDS)
-        if data:
-            self._fork(json.loads(data), fds)
+        try:
+            if data:
+                self._fork(json.loads(data), fds)
+        except (OSError, MemoryError) as error:  # a limit is reached
+            text = f"{type(error).__name__}: {error}".encode()[:REASON_NBYTES]
+            self._control.send(CHILD_EVENT.pack(b"F", 0, 0, 0) + text)
         return bool(data)
 
     def end(self) -> None:
@@ -256,6 +270,8 @@ class _Server:
             os._exit(0)
 
     def _fork(self, task: dict[str, Any], fds: Sequence[int]) -> None:
+        if not fds:
+            raise OSError(errno.EMFILE, "no descriptor is left for its channels")
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -271,15 +287,16 @@ class _Server:
     def _become_worker(self, task: dict[str, Any], fds: Sequence[int], *, server: int) -> None:
         code = 1
         try:
-            die_with(server)
-            os.setpgid(0, 0)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.close(self._control.detach())
             try:
+                die_with(server)
+                os.setpgid(0, 0)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.close(self._control.detach())
                 code = self._run(task, fds)
-            except BaseException:  # a bug in fastfeed: failures of producers go through the ring
+            except BaseException as error:  # it has no ring or no thread, or could not be reported
+                leave_from_outside(fds[0], last_words(ProducerFailed("a worker process", error)))
                 traceback.print_exc()
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:  # a daemon has none

@@ -21,7 +21,7 @@ import cloudpickle
 from fastfeed.core.batch import BatchSpec
 from fastfeed.core.position import ONLY_STREAM
 from fastfeed.errors import FeedError, ProducerError
-from fastfeed.producers.failure import decode_error
+from fastfeed.producers.failure import decode_error, read_last_words
 from fastfeed.producers.process.borrowed import FIRST_BORROWED, BorrowedBatches
 from fastfeed.producers.process.main import STACKS_SIGNAL, WorkerTask
 from fastfeed.producers.process.ship import Shipment
@@ -29,8 +29,8 @@ from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.memory import CLOSED, Descriptor, Segment, receive
 from fastfeed.ring.reader import RingReader, SlotRef
 from fastfeed.ring.status_page import NO_ITEM, NOT_IN_FLIGHT, InFlight, StatusPage
-from fastfeed.ring.token import HOLE, Token
-from fastfeed.ring.writer import NEWS
+from fastfeed.ring.token import HOLE, LAST_WORDS, Token
+from fastfeed.ring.writer import NEWS, SHORT_NBYTES
 
 STACKS_TIMEOUT_S = 0.5  # a running process answers within a millisecond
 MAX_DUMPED_FRAMES = 4
@@ -195,16 +195,18 @@ class WorkerHandle:
         self.mismatched = self.mismatched or bool(difference)
         return difference
 
-    def error(self, kind: bytes) -> tuple[FeedError, int | None]:
+    def error(self, kind: bytes, *, slot: int = 0) -> tuple[FeedError, int | None]:
         """Return the error that a token refers to, and its ticket. b"E" ends the feed, b"K" was
         skipped."""
         self.failed = self.failed or kind == b"E"
         while not self._errors[kind]:
-            if not self._receive_news():
-                return ProducerError(
-                    "a worker process failed and died before it had reported its error"
-                ), None
+            if slot == LAST_WORDS or not self._receive_news():
+                return self.last_error(), None
         return self._errors[kind].popleft()
+
+    def last_error(self) -> ProducerError:
+        """Return the error that the last words of the process tell of."""
+        return read_last_words(self.page.last_words)
 
     def count(self, stream: int, progress: tuple[int, int] | None = None) -> None:
         """Count a batch that has arrived, which moves its stream on to `progress`."""
@@ -269,20 +271,20 @@ class WorkerHandle:
         return f"{head}:\n{_format_frames(text) or '  no answer'}"
 
     def _receive_news(self) -> bool:
-        data, fds = receive(self._news, NEWS.size, fds=1)
+        data, fds = receive(self._news, NEWS.size + SHORT_NBYTES, fds=1)
         if not data:
             return False
-        kind, nbytes, first, count = NEWS.unpack(data)
+        kind, nbytes, first, count = NEWS.unpack_from(data)
         if kind == b"S":
-            self.reader.add_block(fds[0], range(first, first + count), slot_nbytes=nbytes)
+            self.reader.add_block(fds, range(first, first + count), slot_nbytes=nbytes)
             return True
-        segment = Segment(fds[0], max(1, nbytes), writable=False)
-        segment.close_fd()
-        text = segment.map[:nbytes]
+        text = data[NEWS.size :]
+        if nbytes > SHORT_NBYTES and (fds or kind == b"P"):
+            text = Segment.received(fds, nbytes, writable=False).map[:]
         if kind == b"P":
             self.spec = cloudpickle.loads(text)
         else:
-            self._errors[kind].append(decode_error(text))
+            self._errors[kind].append(decode_error(text) if text else (self.last_error(), None))
         return True
 
 

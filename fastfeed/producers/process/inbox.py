@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 import pickle
 import select
 import socket
@@ -15,8 +14,8 @@ from typing import Any, Protocol
 
 from fastfeed.core.worker import Worker
 from fastfeed.producers.builder import Outlet
-from fastfeed.producers.process.ship import unpack
-from fastfeed.ring.memory import receive
+from fastfeed.producers.process.ship import unpack_from
+from fastfeed.ring.memory import Segment, receive
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import Item, ItemReader
 
@@ -118,16 +117,12 @@ class Inbox:
         if kind == b"E":
             self._ended = True
             return
-        items = pickle.loads(data[REPLY.size :]) if kind == b"I" else _unpack(fds[0], nbytes)
+        if kind == b"I":
+            items = pickle.loads(data[REPLY.size :])
+        else:
+            items = unpack_from(memoryview(Segment.received(fds, nbytes, writable=False).map))
         for item in items:
             heapq.heappush(self._items, tuple(item))
-
-
-def _unpack(fd: int, nbytes: int) -> Any:
-    try:
-        return unpack(fd, nbytes)
-    finally:
-        os.close(fd)
 
 
 class EpochPermit:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
 import logging
+import os
 import signal
 import socket
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -198,11 +200,11 @@ def producers_of(
 def _run(producers: Sequence[Producer], low_priority: Sequence[Producer]) -> None:
     """Run the producers, the first of them in the main thread."""
     threads = [
-        threading.Thread(target=p.run, name=f"producer-{n}")
+        threading.Thread(target=_run_visibly, args=(Producer.run, p), name=f"producer-{n}")
         for n, p in enumerate(producers[1:], start=1)
     ]
     threads += [
-        threading.Thread(target=run_with_low_priority, args=(p,), name=f"also-{n}")
+        threading.Thread(target=_run_visibly, args=(run_with_low_priority, p), name=f"also-{n}")
         for n, p in enumerate(low_priority)
     ]
     for thread in threads:
@@ -210,6 +212,16 @@ def _run(producers: Sequence[Producer], low_priority: Sequence[Producer]) -> Non
     producers[0].run()
     for thread in threads:
         thread.join()
+
+
+def _run_visibly(run: Callable[[Producer], None], producer: Producer) -> None:
+    """Run a producer in a thread. What it could not report ends the process, which is seen."""
+    try:
+        run(producer)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
+        os._exit(1)
 
 
 def keep_freed_memory() -> None:

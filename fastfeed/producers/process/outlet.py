@@ -12,12 +12,12 @@ from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.collate import Blank, aligned_arrays
 from fastfeed.core.dtypes import BYTES
 from fastfeed.core.stats import StageRow
-from fastfeed.producers.failure import encode_error
+from fastfeed.producers.failure import encode_error, last_words
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import encode, packed_nbytes
 from fastfeed.ring.slot_block import SlotPlan
-from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP, STREAM
-from fastfeed.ring.writer import NO_NEED, RingWriter
+from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, LAST_WORDS, SKIP, STREAM
+from fastfeed.ring.writer import NO_NEED, RingWriter, Stopped
 
 Array = np.ndarray[Any, Any]
 MAX_VIEWS = 1024
@@ -124,8 +124,17 @@ class RingOutlet:
         self._send(END)
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
-        """Send the error that ends this producer."""
-        self.report(FAILURE, encode_error(error, ticket), key=self.position)
+        """Send the error that ends this producer; where that cannot be, its text. Raise what even
+        prevents this: the text is there for the trainer when this process has ended."""
+        self._writer.page.leave(last_words(error))
+        slot = 0
+        try:
+            self._writer.send_news(b"E", encode_error(error, ticket))
+        except BaseException as reason:
+            if isinstance(reason, Stopped):
+                raise
+            slot = LAST_WORDS
+        self._send(FAILURE, key=self.position, slot=slot)
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
         """Send an error that costs one record only."""
@@ -194,5 +203,5 @@ class RingOutlet:
         self._regular = not spec.ragged and all(leaf.dtype != BYTES for leaf in spec.leaves)
         self._writer.announce(spec)
 
-    def _send(self, kind: int, *, key: int = 0) -> None:
-        self._writer.send((kind, self._thread, 0, key, 0, 0, 0, self._writer.number))
+    def _send(self, kind: int, *, key: int = 0, slot: int = 0) -> None:
+        self._writer.send((kind, self._thread, slot, key, 0, 0, 0, self._writer.number))

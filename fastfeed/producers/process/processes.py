@@ -153,7 +153,7 @@ class ProcessProducers:
                     return produced
             now = time.perf_counter()
             deadline = deadline or now + timeout_s
-            if now >= deadline and reorder.failure is None:
+            if now >= deadline and not reorder.failing:
                 raise Timeout
             self._receiver.wait(reorder.max_wait_s(deadline - now), self._has_ready)
 
@@ -288,7 +288,8 @@ class ProcessProducers:
         if handle is None:
             return
         if kind in (BATCH, HOLE):
-            known = kind == HOLE or (handle.spec_checked and handle.has_memory(slot))
+            known = handle.mismatched or kind == HOLE
+            known = known or (handle.spec_checked and handle.has_memory(slot))
             if (known or self._await_memory(handle, slot)) and not handle.mismatched:
                 self._insert(token, handle)
         elif kind == EPOCH and self._dispatcher is None:
@@ -299,7 +300,7 @@ class ProcessProducers:
             if self._dispatcher is None:
                 self._reorder.end()
         elif kind == FAILURE:
-            self._reorder.fail(*handle.error(b"E"), epoch=key)
+            self._reorder.fail(*handle.error(b"E", slot=slot), epoch=key)
         elif kind == SKIP:
             self._reorder.skip(*handle.error(b"K"), epoch=key)
         elif kind == STREAM:
@@ -308,7 +309,15 @@ class ProcessProducers:
     def _await_memory(self, handle: WorkerHandle, slot: int) -> bool:
         """Map the memory of a slot that is new, and check the spec of its batch. Return False if
         the worker is gone."""
-        if not handle.await_memory(slot):
+        try:
+            if not handle.await_memory(slot):
+                return False
+        except (OSError, MemoryError) as error:
+            if getattr(error, "errno", 0) is None:  # an exception of a signal handler
+                raise
+            handle.mismatched = True
+            text = f"the trainer cannot map batches of worker process {handle.task.index}: {error}"
+            self._reorder.fail(ProducerError(text), None)
             return False
         self._check_spec(handle)
         ready = self._group.adapt_to(max(1, handle.reader.slot_nbytes))
@@ -373,7 +382,9 @@ class ProcessProducers:
             handle.exit()
             expected = handle.failed or len(handle.ended) == handle.task.threads
             successor, dispatcher = None, self._dispatcher
-            if not expected:
+            if not expected and handle.page.last_words:  # it could not send them
+                self._reorder.fail(handle.last_error(), None)
+            elif not expected:
                 successor = self._group.replace(
                     handle, status, reorder=self._reorder, dispatcher=dispatcher, beside=beside
                 )

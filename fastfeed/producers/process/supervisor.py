@@ -98,7 +98,8 @@ class Supervisor(ServingThread):
         while self._waiting:
             process = self._waiting.popleft()
             self._alive[self._started] = process
-            with contextlib.suppress(OSError):  # the next event reports a server that is gone
+            # the next event reports a server that is gone
+            with contextlib.suppress(ConnectionError):
                 process.spawn(server, self._started)
             self._started += 1
         return started

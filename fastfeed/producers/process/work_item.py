@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import pickle
 import socket
 from collections.abc import Sequence
@@ -61,6 +62,9 @@ def send_items(work: socket.socket, items: Sequence[WorkItem]) -> None:
 
 
 def send_message(work: socket.socket, message: bytes, *fds: int) -> None:
-    """Send a message, unless the worker has died."""
-    with contextlib.suppress(OSError):  # it died: its items are dispatched again
+    """Send a message, unless the worker has died. Raise OSError where it is alive and gets none."""
+    try:
         socket.send_fds(work, [message], fds)
+    except OSError as error:  # it died: its items are dispatched again
+        if not (isinstance(error, ConnectionError) or error.errno in (errno.EBADF, errno.ENOTCONN)):
+            raise

@@ -3,7 +3,6 @@ that died."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from fastfeed.producers.process.failure_counter import FailureCounter, describe,
 from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
 from fastfeed.producers.process.inbox import ALLOWED
 from fastfeed.producers.process.main import WorkerTask
+from fastfeed.producers.process.work_item import send_message
 from fastfeed.producers.process.worker_status import producers_of
 from fastfeed.producers.reorder import LOG, ProducedBatch, ReorderBuffer
 from fastfeed.ring.layout import MAX_SMALL_SLOTS, SMALL_NBYTES, MemoryShare
@@ -167,8 +167,7 @@ class WorkerGroup:
         self._allowed = epochs
         if not self._dispatched:
             for handle in self.handles.values():
-                with contextlib.suppress(OSError):  # it has ended
-                    handle.work.send(ALLOWED.pack(self._allowed))
+                send_message(handle.work, ALLOWED.pack(self._allowed))
 
     def adapt_to(self, slot_nbytes: int) -> int:
         """Return how many batches may wait for the consumer, given the size of a slot."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.inbox import ALLOWED, INLINE_NBYTES, REPLY, REQUEST
-from fastfeed.producers.process.ship import unpack
-from fastfeed.ring.memory import receive
+from fastfeed.producers.process.ship import unpack_from
+from fastfeed.ring.memory import Segment, receive
 
 # An actor has items in advance for this time: longer than a request takes, and no longer, because
 # they wait there instead of going to another producer.
@@ -70,10 +70,7 @@ class ItemCourier:
         content: Any = data[REPLY.size :]
         count = 0
         if kind != b"I":
-            try:
-                content = unpack(fds[0], nbytes)
-            finally:
-                os.close(fds[0])
+            content = unpack_from(memoryview(Segment.received(fds, nbytes, writable=False).map))
             count = len(content)
         with self._lock:
             self._requested = False

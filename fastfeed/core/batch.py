@@ -334,7 +334,7 @@ def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.n
     if not array.size and leaf.dtype != BYTES:  # an empty list has no meaningful dtype
         return array.astype(leaf.dtype)
     if leaf.cast and array.dtype.kind not in "SOUc" and leaf.dtype.kind not in "SOU":
-        return cast(array, leaf.dtype, f"{leaf.path} of {place}")
+        return cast(array, leaf.dtype, where=f"{leaf.path} of {place}")
     if leaf.cast and array.dtype.kind == leaf.dtype.kind == "c":
         return array.astype(leaf.dtype)
     raise SpecError(

@@ -52,7 +52,7 @@ def produced_dtype(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
     return BYTES if array.dtype.kind in "SO" else array.dtype.newbyteorder("=")
 
 
-def cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any], where: str) -> np.ndarray[Any, Any]:
+def cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any], *, where: str) -> np.ndarray[Any, Any]:
     """Return numbers in another dtype. Raise SpecError if integers or bools would have other
     values."""
     if dtype.kind not in "biu":

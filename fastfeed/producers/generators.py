@@ -8,49 +8,48 @@ import random
 import sys
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain, compress, filterfalse, starmap, tee
 from typing import Any
 
 import numpy as np
-
-MASK = 2**64 - 1
 
 
 class Generators:
     """Generators that are seeded together: copies in several processes would all draw the same
     numbers, and an item that is made again, elsewhere or later, must draw what it drew before.
-
-    Those of `random`, `numpy.random` and torch belong to them; torch is never imported here.
-    """
+    Those of `random`, `numpy.random` and, once it is imported, torch belong to them."""
 
     def __init__(self, held: Iterable[Any] = ()) -> None:
         self.held = tuple(map(_access_to, held))
 
     @classmethod
     def of_process(cls) -> Generators:
-        """Return all generators of this process. Processes that have run the same code find them
-        in the same order."""
-        tracked, shared, torch = gc.get_objects(), _shared(), sys.modules.get("torch")
-        wanted = (random.Random, np.random.RandomState, np.random.Generator)
-        kinds = {kind for kind in set(map(type, tracked)) if issubclass(kind, wanted)}
-        kinds -= {random.SystemRandom}  # the system's own, which cannot be seeded
-        found = [one for one in tracked if type(one) in kinds]
-        while torch is not None and tracked:  # its generators, and what holds only such, are not
-            tracked = gc.get_referents(*tracked)
-            found += [one for one in tracked if type(one) is torch.Generator]
-            tracked = [
-                one for one in tracked if type(one) in (dict, tuple) and not gc.is_tracked(one)
-            ]
+        """Return all generators of a process that has only just been set up. Processes that have
+        run the same code find them in the same order."""
+        kinds: set[Any] = {random.Random, np.random.RandomState, np.random.Generator}
+        # The garbage collector lists what other threads are building, too, and a tuple that they
+        # build must have no second reference when they go on: no step of Python runs meanwhile.
+        tracked = chain.from_iterable(starmap(gc.get_objects, [()]))
+        shared, found = _shared(), _of_kinds(tracked, kinds)
+        if (torch := sys.modules.get("torch")) is not None:  # it does not list torch's
+            tracked = chain.from_iterable(starmap(gc.get_objects, [()]))
+            held = chain.from_iterable(map(gc.get_referents, tracked))
+            layer = _of_kinds(filterfalse(gc.is_tracked, held), {torch.Generator, dict, tuple})
+            while layer:
+                found += _of_kinds(layer, {torch.Generator})
+                layer = [one for one in gc.get_referents(*layer) if not gc.is_tracked(one)]
         return cls({id(one): one for one in found if one not in shared}.values())
 
     def seed(self, key: tuple[int, ...]) -> None:
         """Seed each generator from `key` and its place among them."""
-        mixed = hash(key) & MASK  # the hash of a tuple of integers is the same in every process
+        # The hash of a tuple of integers is the same in every process.
+        mixed = hash(key) & 2**64 - 1
         np.random.seed(mixed & 2**32 - 1)  # seeding with two integers takes three times as long
         random.seed(mixed)
         for own in _shared()[2:]:
             own.manual_seed(mixed)
         for place, (seed, _, _) in enumerate(self.held):
-            seed(hash((mixed, place)) & MASK)
+            seed(hash((mixed, place)) & 2**64 - 1)
 
     def states(self) -> list[Any]:
         """Return the state of each generator."""
@@ -61,6 +60,12 @@ class Generators:
         every = *self.held, *map(_access_to, _shared())
         for (_, _, restore), state in zip(every, states, strict=False):
             restore(state)
+
+
+def _of_kinds(objects: Iterable[Any], kinds: set[Any]) -> list[Any]:
+    every, same = tee(objects)
+    wanted = set(map(id, kinds))  # a metaclass may compare its classes in Python
+    return list(compress(every, map(wanted.__contains__, map(id, map(type, same)))))
 
 
 def _shared() -> list[Any]:

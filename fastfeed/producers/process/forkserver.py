@@ -69,10 +69,8 @@ class ForkServer:
             )
         self.socket, theirs = _socketpair()
         records, their_records = _socketpair()
-        # A handler of the user's may wait: it has a thread of its own.
-        self._log = threading.Thread(
-            target=_handle_records, args=(records,), name="fastfeed-log", daemon=True
-        )
+        handling: Any = {"target": _handle_records, "args": (records,), "name": "fastfeed-log"}
+        self._log = threading.Thread(**handling, daemon=True)  # a handler of the user's may wait
         channels = theirs.fileno(), their_records.fileno()
         # marshal is built in: it is there before sys.path is
         same = "sys.argv, sys.path[:], limit, levels = marshal.load(sys.stdin.buffer)"

@@ -109,8 +109,9 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
         gc.disable()  # it would go over all that is unpickled, again and again
         try:
             shipped = unpack(channels["shipment"], task.nbytes)
+            own = Generators.of_process()
             found = producers_of(
-                task, shipped, control=control, outlets=outlets, exclusive=exclusive
+                task, shipped, control=control, outlets=outlets, exclusive=exclusive, generators=own
             )
             (low_priority if number else producers).extend(found)
         except BaseException as error:  # unpickling runs code of the user's classes
@@ -166,6 +167,7 @@ def producers_of(
     control: Any,
     outlets: Sequence[WorkerOutlet],
     exclusive: bool,
+    generators: Generators | None = None,
 ) -> list[Producer]:
     """Return the producers of a task, given the source and the options that were shipped. With
     `dispatched`, the items come from `control`, an `ItemQueue`. `exclusive`: no other producer
@@ -174,7 +176,7 @@ def producers_of(
     source = given if task.dispatched else source_from(given, options)
     if isinstance(source, CallableSource):
         source.compare = outlets[0].compare
-    generators = Generators.of_process()
+    generators = generators or Generators()
     generators.seed(task.draw_key)
     if generators.held and not task.number:
         say = LOG.warning if options.seed is None else LOG.info

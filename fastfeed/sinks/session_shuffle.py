@@ -55,11 +55,11 @@ class SessionShuffle:
         self._pool = ShufflePool(
             shuffle,
             batch_size=size,
-            at_once=self.at_once,
             last_batch=options.last_batch,
             seed=seed,
             pad=options.pool_pad,
         )
+        self._pool.draw_together(self.at_once)
         in_thread = size * record_nbytes >= COPY_THREAD_NBYTES and not (
             options.padded or options.packed
         )

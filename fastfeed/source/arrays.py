@@ -12,7 +12,7 @@ import numpy as np
 
 from fastfeed.core.collate import Allocate
 from fastfeed.core.leaves import array_of
-from fastfeed.core.structure import Container, Structure, paths_of, rebuild
+from fastfeed.core.structure import NOTHING, Container, Structure, paths_of, rebuild
 from fastfeed.errors import OptionError, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.source.hdf5 import in_file
@@ -112,13 +112,16 @@ def _structure(node: Any, leaves: list[Any], *, tuples: list[Any]) -> Structure:
     if isinstance(node, Mapping):
         kind: Any = OrderedDict if type(node) is OrderedDict else dict
         keys, parts = tuple(node), tuple(node.values())
-    elif isinstance(node, tuple) and (type(node) is not tuple or all(map(_is_column, node))):
+    elif isinstance(node, tuple) and (
+        type(node) is not tuple or all(part is None or _is_column(part) for part in node)
+    ):
         kind, keys, parts = type(node), getattr(node, "_fields", tuple(range(len(node)))), node
         tuples += [node] if type(node) is tuple else []
     else:
         leaves.append(node)
         return None
-    return Container(kind, keys, tuple([_structure(p, leaves, tuples=tuples) for p in parts]))
+    children = [NOTHING if p is None else _structure(p, leaves, tuples=tuples) for p in parts]
+    return Container(kind, keys, tuple(children))
 
 
 def _fields_of(given: Any) -> Sequence[Any] | None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastfeed import FeedOptions, OptionError, SpecError
+from fastfeed import FeedOptions, FeedRunner, OptionError, SpecError
 from fastfeed.core.collate import aligned_arrays
 from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.source import arrays_from
@@ -203,3 +203,12 @@ def test_a_batch_of_no_rows_is_refused_with_the_way_out(processes: int, leaf: An
     said = "(set records=True, batch_size=32; )?make arrays of .* in transform= or collate="
     with pytest.raises(SpecError, match=said):
         batches(iter([(X, leaf)]), records=False, batch_size=None, processes=processes)
+
+
+@pytest.mark.parametrize("source", [(X, Y, None), {"a": X, "b": None}, ([1, 2], ["a", "b"], None)])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_none_beside_columns_is_part_of_the_structure(source: Any, processes: int) -> None:
+    with FeedRunner(source, batch_size=2, processes=processes) as runner:
+        batch = next(iter(runner))
+    assert type(batch) is type(source)
+    assert (batch["b"] if isinstance(batch, dict) else batch[2]) is None

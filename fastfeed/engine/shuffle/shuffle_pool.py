@@ -33,7 +33,7 @@ from fastfeed.engine.shuffle.storage import Array, Slots, SlotStorage, pack_orig
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import Shuffle
 
-NO_SLOTS: Slots = np.empty(0, np.intp)
+NO_RECORDS: Slots = np.empty(0, np.intp)
 
 
 class Origin(NamedTuple):
@@ -81,11 +81,11 @@ class ShufflePool:
     delivered, or `start_next_epoch()` if there was none. The draws depend only on the seed, the
     number of the epoch and the order of the pushed records.
 
-    A caller without a state may `choose`, `copy` and `give_back` up to `at_once` batches together,
-    which halves the work for each small batch. The room of at_once - 1 batches is not drawn from,
-    and holds records that came early: the draws do not depend on how many batches are drawn
-    together, which may depend on timing. A second thread may `copy` while the first one goes on
-    with everything else.
+    A caller without a state may `choose`, `copy` and `give_back` several batches together, which
+    halves the work for each small batch. After `draw_together(at_once)` the room of at_once - 1
+    batches is not drawn from, and holds records that came early: the draws do not depend on how
+    many batches are drawn together, which may depend on timing. A second thread may `copy` while
+    the first one goes on with everything else.
     """
 
     def __init__(
@@ -97,13 +97,10 @@ class ShufflePool:
         seed: int,
         epoch: int = 0,
         pad: Pad = None,
-        at_once: int = 1,
     ) -> None:
         self._size, self._last_batch, self._seed = batch_size, last_batch, seed
-        self._at_once, self._spare_rows = at_once, (at_once - 1) * batch_size
-        self._capacity = int(shuffle.capacity) - self._spare_rows
-        least = int(shuffle.min_after_dequeue)
-        self._first_draw = _first_draw(Shuffle(self._capacity, least), batch_size)
+        self._capacity, self._first_draw = int(shuffle.capacity), first_draw(shuffle, batch_size)
+        self._at_once, self._spare_rows = 1, 0
         self.epoch = epoch
         self.dropped = 0
         self.nbytes = 0  # capacity x record bytes, known after the first push
@@ -119,10 +116,17 @@ class ShufflePool:
         # filled before the next draw
         self._pool: Slots = np.empty(self._capacity, np.intp)
         self._count = 0
-        self._holes = NO_SLOTS
+        self._holes = NO_RECORDS
         self._drawn: Slots | None = None  # not confirmed
         self._ready = self._goal = self._first_draw  # records for a draw, and to be held
         self._missing: dict[Origin, Slots] = {}
+
+    def draw_together(self, at_once: int) -> None:
+        """Allow `choose` to return up to `at_once` batches. Call it before the first push."""
+        self._at_once, self._spare_rows = at_once, (at_once - 1) * self._size
+        self._capacity -= self._spare_rows
+        first_draw(Shuffle(self._capacity, self._first_draw - self._size), self._size)
+        self._pool = self._pool[: self._capacity]
 
     @property
     def finished(self) -> bool:
@@ -247,7 +251,7 @@ class ShufflePool:
         self._epochs.popleft()
         self.epoch += 1
         self._rng = np.random.default_rng((self._seed, self.epoch))
-        self._count, self._ready, self._holes = 0, self._first_draw, NO_SLOTS
+        self._count, self._ready, self._holes = 0, self._first_draw, NO_RECORDS
         if not self._epochs and not self._input_ended:
             self._epochs.append(EpochInput())
         self._see_input()
@@ -258,7 +262,7 @@ class ShufflePool:
 
         `pack` makes text of the origins of records, which takes most of the time.
         """
-        drawable = [self._pool[: self._count][self._filled()], NO_SLOTS]
+        drawable = [self._pool[: self._count][self._filled()], NO_RECORDS]
         slots = [
             np.concatenate([pool, *epoch.waiting])
             for pool, epoch in zip(drawable, self._epochs, strict=False)
@@ -309,7 +313,7 @@ class ShufflePool:
         pool._input_ended = state["over"]
         pool._storage.restore_dtypes(state["dtypes"])
         pool._holes = np.array(state["holes"], np.intp)
-        pool._drawn = NO_SLOTS if state["drawn"] else None
+        pool._drawn = NO_RECORDS if state["drawn"] else None
         pool._epochs.clear()
         for (begun, ended), origins in zip(
             state["epochs"], map(unpack_origins, state["origins"]), strict=True
@@ -382,7 +386,7 @@ class ShufflePool:
             )
         rows = min(self._size, left)
         if not rows or (rows < self._size and self._last_batch == "drop"):
-            return NO_SLOTS
+            return NO_RECORDS
         self._holes = self._rng.choice(left, rows, replace=False)
         self.held -= rows
         self._ready = min(self._capacity, self._ready + self._size)
@@ -395,7 +399,7 @@ class ShufflePool:
         holes, end, waiting = self._holes, self._count, epoch.waiting
         # the usual case: everything is full
         if end == self._ready and waiting and len(waiting[0]) == len(holes):
-            self._pool[holes], self._holes = waiting.popleft(), NO_SLOTS
+            self._pool[holes], self._holes = waiting.popleft(), NO_RECORDS
             return
         for slots in epoch.oldest(self._ready - end + len(holes)):
             here = len(holes[: len(slots)])
@@ -407,7 +411,7 @@ class ShufflePool:
         if len(holes) and epoch.ended:  # no records for them
             left = self._pool[:end][self._filled()]
             self._pool[: len(left)] = left
-            self._holes, self._count = NO_SLOTS, len(left)
+            self._holes, self._count = NO_RECORDS, len(left)
 
     def _filled(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which places hold a record, also of a batch that was not confirmed."""
@@ -437,7 +441,7 @@ class ShufflePool:
         self._missing |= {key: np.array(numbers, np.intp) for key, numbers in found.items()}
 
 
-def _first_draw(shuffle: Shuffle, batch_size: int) -> int:
+def first_draw(shuffle: Shuffle, batch_size: int) -> int:
     """Return the number of records for the first draw. Raise OptionError if the capacity is
     less."""
     first = int(shuffle.min_after_dequeue) + batch_size

@@ -29,6 +29,12 @@ from tests.helpers.pools import (
 KINDS = {"numbers": numbers, "words": words, "ragged": ragged}
 
 
+def pool_of(shuffle: Shuffle, *, at_once: int, **options: Any) -> ShufflePool:
+    pool = ShufflePool(shuffle, **options)
+    pool.draw_together(at_once)
+    return pool
+
+
 @st.composite
 def rooms(draw: Any) -> tuple[Shuffle, dict[str, Any]]:
     """Draw the room of the draws, and the options of a pool that has this room beside its spare
@@ -104,8 +110,8 @@ def test_what_is_drawn_does_not_follow_from_how_much_is_drawn_at_once(
 ) -> None:
     alone, options = room
     pool, single = (
-        ShufflePool(**options),
-        ShufflePool(**{**options, "shuffle": alone, "at_once": 1}),
+        pool_of(**options),
+        pool_of(**{**options, "shuffle": alone, "at_once": 1}),
     )
     found = all_of(pool, Source(records, cuts), ready)
     assert same(flat(all_of(single, Source(records, [1]), [])), flat(found))
@@ -123,7 +129,7 @@ def test_a_draw_has_some_of_the_oldest_records_and_each_comes_once(
 ) -> None:
     alone, options = room
     size, left = options["batch_size"], list(range(records))
-    batches = flat(all_of(ShufflePool(**options), Source(records, cuts), ready))
+    batches = flat(all_of(pool_of(**options), Source(records, cuts), ready))
     for number, batch in enumerate(batches):
         oldest = left[: min(alone.capacity, alone.min_after_dequeue + size * (number + 1))]
         drawn = ids(batch)
@@ -136,7 +142,7 @@ def test_every_record_of_the_room_is_as_likely_in_every_draw() -> None:
     """This includes places that later records have filled, and places that stay empty."""
     draws, pools = Counter[tuple[int, int]](), 2000
     for seed in range(pools):
-        pool = ShufflePool(Shuffle(6, 1), batch_size=2, at_once=1, last_batch="keep", seed=seed)
+        pool = pool_of(Shuffle(6, 1), batch_size=2, at_once=1, last_batch="keep", seed=seed)
         for number, batch in enumerate(flat(all_of(pool, Source(8, [3]), []))):
             draws.update((number, record) for record in ids(batch))
     # Two of records 0 to 2, two of the one that is left and 3 to 6, two of the three that are left
@@ -151,7 +157,7 @@ def test_every_record_of_the_room_is_as_likely_in_every_draw() -> None:
 
 @pytest.mark.parametrize("kind", ["words", "numbers"])
 def test_leaves_of_a_record_stay_together(kind: str) -> None:
-    pool = ShufflePool(Shuffle(30, 8), batch_size=4, at_once=2, last_batch="keep", seed=1)
+    pool = pool_of(Shuffle(30, 8), batch_size=4, at_once=2, last_batch="keep", seed=1)
     found = [batch for batch in flat(all_of(pool, Source(50, [7, 2], kind=kind), [True])) if batch]
     assert sorted(i for batch in found for i in ids(batch)) == list(range(50))
     for batch in found:
@@ -161,7 +167,7 @@ def test_leaves_of_a_record_stay_together(kind: str) -> None:
 
 @pytest.mark.parametrize("ready", [[], [True] * 9])
 def test_padded_records_come_whole(ready: list[bool]) -> None:
-    pool = ShufflePool(Shuffle(30, 8), batch_size=4, at_once=1, last_batch="keep", seed=1, pad=-1)
+    pool = pool_of(Shuffle(30, 8), batch_size=4, at_once=1, last_batch="keep", seed=1, pad=-1)
     found = flat(all_of(pool, Source(50, [7], kind="ragged"), ready))
     assert sorted(i for batch in found for i in ids(batch)) == list(range(50))
     for batch in filter(None, found):
@@ -173,11 +179,11 @@ def test_a_batch_that_never_fits_is_refused() -> None:
     with pytest.raises(
         OptionError, match="capacity must be >= min_after_dequeue \\+ batch_size = 12"
     ):
-        ShufflePool(Shuffle(10, 8), batch_size=4, at_once=1, last_batch="keep", seed=1)
+        pool_of(Shuffle(10, 8), batch_size=4, at_once=1, last_batch="keep", seed=1)
 
 
 def test_a_draw_from_too_little_is_refused() -> None:
-    pool = ShufflePool(Shuffle(40, 8), batch_size=4, at_once=1, last_batch="keep", seed=1)
+    pool = pool_of(Shuffle(40, 8), batch_size=4, at_once=1, last_batch="keep", seed=1)
     Source(100, [5]).push(pool)
     with pytest.raises(StateError, match="from 5 records where 12 are needed"):
         drawn(pool)
@@ -186,7 +192,7 @@ def test_a_draw_from_too_little_is_refused() -> None:
 def test_what_is_being_copied_is_not_written_over() -> None:
     """A second thread copies while the first continues, also while the pool grows."""
     pool, source = (
-        ShufflePool(Shuffle(40, 8), batch_size=4, at_once=1, last_batch="keep", seed=1),
+        pool_of(Shuffle(40, 8), batch_size=4, at_once=1, last_batch="keep", seed=1),
         Source(400, [4, 9, 30]),
     )
     found, waiting = [], []
@@ -205,16 +211,15 @@ OPTIONS: dict[str, Any] = {"batch_size": 4, "at_once": 3, "last_batch": "keep", 
 
 def test_where_much_lies_ready_much_is_drawn_at_once() -> None:
     assert (
-        max(map(len, all_of(ShufflePool(Shuffle(40, 8), **OPTIONS), Source(400, [4]), [True] * 9)))
-        == 3
+        max(map(len, all_of(pool_of(Shuffle(40, 8), **OPTIONS), Source(400, [4]), [True] * 9))) == 3
     )
-    in_time = all_of(ShufflePool(Shuffle(40, 8), **OPTIONS), Source(400, [4]), [])
+    in_time = all_of(pool_of(Shuffle(40, 8), **OPTIONS), Source(400, [4]), [])
     assert max(map(len, in_time)) == 3, "at the end nothing else is awaited"
     assert len(flat(in_time)) == 100
 
 
 def test_no_more_is_drawn_than_lies_there() -> None:
-    pool, source = ShufflePool(Shuffle(40, 8), **OPTIONS), Source(400, [4])
+    pool, source = pool_of(Shuffle(40, 8), **OPTIONS), Source(400, [4])
     for _ in range(30):
         while pool.wants():
             source.push(pool)
@@ -226,7 +231,7 @@ def test_no_more_is_drawn_than_lies_there() -> None:
 
 
 def test_the_room_is_never_more_than_was_said() -> None:
-    pool, source = ShufflePool(Shuffle(40, 8), **OPTIONS), Source(400, [4])
+    pool, source = pool_of(Shuffle(40, 8), **OPTIONS), Source(400, [4])
     held = []
     for _ in range(20):
         while pool.has_room:
@@ -241,7 +246,7 @@ def test_the_room_is_never_more_than_was_said() -> None:
 
 
 def test_batches_drawn_at_once_are_aligned_where_their_bytes_are() -> None:
-    pool = ShufflePool(Shuffle(40, 8), batch_size=4, at_once=3, last_batch="keep", seed=1)
+    pool = pool_of(Shuffle(40, 8), batch_size=4, at_once=3, last_batch="keep", seed=1)
     while pool.has_room:
         pool.push(Batch((np.zeros((4, 16), np.float32),), 4, 256))
     addresses = [batch.leaves[0].ctypes.data % ALIGN for batch in drawn(pool)]
@@ -249,7 +254,7 @@ def test_batches_drawn_at_once_are_aligned_where_their_bytes_are() -> None:
 
 
 def test_nothing_is_kept_of_objects_that_were_drawn() -> None:
-    pool = ShufflePool(Shuffle(8, 0), batch_size=2, at_once=2, last_batch="keep", seed=1)
+    pool = pool_of(Shuffle(8, 0), batch_size=2, at_once=2, last_batch="keep", seed=1)
     words = np.empty(8, object)
     words[:] = [b"%d" % i for i in range(8)]
     pool.push(Batch((words,), 8, 100))

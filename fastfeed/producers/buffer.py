@@ -3,11 +3,12 @@ deadlocks."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
 from fastfeed.core.stats import StageRow
-from fastfeed.errors import ProducerError
+from fastfeed.errors import ProducerError, ProducerFailed
 from fastfeed.producers.reorder import Failure, ProducedBatch, ReorderBuffer, Timeout
 
 MAX_EARLY = 4096  # batches; a bound for those too small for the limit in bytes
@@ -99,9 +100,13 @@ class BoundedBuffer:
             self._filled.notify()
 
     def abandon(self, error: BaseException) -> None:
-        """Record a failure that `fail` could not record: without the lock, and without memory."""
+        """Record a failure that `fail` could not record: without the lock, and without memory if
+        there is none."""
         self._spare.error.__cause__ = error
-        self._reorder.failure = self._spare
+        found = self._spare
+        with contextlib.suppress(BaseException):
+            found = Failure(ProducerFailed("a producer", error), None, -1, 0.0)
+        self._reorder.failure = found
 
     def skip(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
         """Record an error that costs one record only; fail if there were too many of them."""

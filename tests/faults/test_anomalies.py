@@ -118,6 +118,8 @@ SINKS = [of_session, of_dataset, of_keras, of_torch, of_jax]
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:JAX casts:fastfeed.FeedWarning")
+# A call that fails in a finalizer is only printed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("sink", SINKS)
 def test_in_every_sink(sink: Callable[[FeedRunner], Iterator[Any]], server: FaultyServer) -> None:
     assert not run("indexable", {}, server.fault(Fault("EMFILE", FOR_GOOD)), sink).wrong

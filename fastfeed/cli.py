@@ -306,7 +306,7 @@ def postmortem(file: Path | None) -> None:
         from fastfeed.live.postmortem import read
         from fastfeed.live.postmortem_view import render
 
-        Terminal().print(render(read(file)))
+        Terminal().print(render(read(file), Terminal().width))
 
 
 @main.command()

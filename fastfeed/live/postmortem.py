@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastfeed.errors import OptionError
-from fastfeed.live import record_layout as layout
-from fastfeed.live.blackbox import boot_id, boxes, in_use, start_ticks
-from fastfeed.live.record_layout import (
+from fastfeed.live.blackbox import boxes, in_use, open_to_read
+from fastfeed.live.record_lines import (
+    BlackBoxEnd,
     BlackBoxEvent,
     BlackBoxHeader,
     ProducerTable,
     RunnerSample,
+    record_of,
 )
 
+MAX_READ_NBYTES = 2**24  # of a file that is read
 SHOWN_S = 60.0
 
 
@@ -36,44 +38,46 @@ class FlightRecord:
     events: tuple[BlackBoxEvent, ...]
     table: ProducerTable | None
     damaged: int
+    end_ns: int  # the time of the last record
 
     @property
-    def end_ns(self) -> int:
-        """The time of the last record."""
-        sample_times = (sample.time_ns for sample in self.samples[-1:])
-        event_times = (event.time_ns for event in self.events[-1:])
-        return max(self.header.ended_ns, self.header.started_ns, *sample_times, *event_times)
-
-    def last(self, runner: int, seconds: float = SHOWN_S) -> list[RunnerSample]:
-        """Return the samples of a runner in the last seconds."""
-        return [
-            s
-            for s in self.samples
-            if s.runner == runner and s.time_ns >= self.end_ns - seconds * 1e9
-        ]
-
-    @property
-    def runners(self) -> list[int]:
-        """The numbers of the runners in the last minute."""
-        return sorted({s.runner for s in self.samples if s.time_ns >= self.end_ns - SHOWN_S * 1e9})
+    def last_minute(self) -> dict[int, list[RunnerSample]]:
+        """The samples of each runner in the last minute."""
+        recent = [s for s in self.samples if s.time_ns >= self.end_ns - SHOWN_S * 1e9]
+        runners = sorted({s.runner for s in recent})
+        return {n: [s for s in recent if s.runner == n] for n in runners}
 
 
 def read(path: Path | str | None = None) -> FlightRecord:
     """Return the flight record in a file, or in the newest one of a process that has ended.
 
-    Raise OptionError if there is none, or for a file that is no black box, is truncated or has a
-    newer version. `damaged` counts the records that were incomplete at the end of their writer.
+    Raise OptionError if there is none, or for a file that is no black box of this version.
+    `damaged` counts the lines that cannot be read; the last one may just be in writing.
     """
     file = newest() if path is None else Path(path)
+    running = in_use(file)  # before the reading, which then sees every recorded end
     try:
-        # a pipe without a writer is not waited for
-        fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as opened:
-            data = opened.read(layout.FILE_NBYTES + 1)
+        with open_to_read(file) as opened:
+            first, *lines = (opened.read(MAX_READ_NBYTES) or b"").split(b"\n")
     except OSError as error:
         raise OptionError(f"{file} cannot be read: {error.strerror or error}") from error
-    header, samples, events, table, damaged = layout.unpack(data, name=str(file))
-    return FlightRecord(str(file), header, _ending(header), samples, events, table, damaged)
+    header = record_of(first)
+    if not isinstance(header, BlackBoxHeader):
+        raise OptionError(f"{file} is no black box of this version, or its header is damaged")
+    records = [record_of(line) for line in lines[:-1]]
+    tables = [r for r in records if isinstance(r, ProducerTable)]
+    ends = [r for r in records if isinstance(r, BlackBoxEnd)]
+    ending = "with an error" if ends and ends[-1].failed else "cleanly"
+    return FlightRecord(
+        path=str(file),
+        header=header,
+        ending=ending if ends else "running" if running else "killed",
+        samples=tuple(r for r in records if isinstance(r, RunnerSample)),
+        events=tuple(r for r in records if isinstance(r, BlackBoxEvent)),
+        table=tables[-1] if tables else None,
+        damaged=records.count(None),
+        end_ns=max(r.time_ns for r in (header, *records) if r is not None),
+    )
 
 
 def newest() -> Path:
@@ -88,28 +92,6 @@ def newest() -> Path:
             "regular end. FASTFEED_BLACKBOX=PATH always keeps one"
         )
     return next((path for path in found if not in_use(path)), found[0])
-
-
-def _ending(header: BlackBoxHeader) -> str:
-    if header.status == layout.PROCESS_STOPPED:
-        return "cleanly"
-    if header.status == layout.PROCESS_FAILED:
-        return "with an error"
-    is_alive = (
-        header.boot == boot_id()
-        and header.ticks
-        and start_ticks(header.pid) == header.ticks
-        and _process_state(header.pid) not in "ZX"
-    )
-    return "running" if is_alive else "killed"
-
-
-def _process_state(pid: int) -> str:
-    """Return the letter of a process state in /proc, X for a process that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "X"
 
 
 def clock(time_ns: int) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -25,15 +24,14 @@ from fastfeed.live.drawing import (
     with_remainder,
 )
 from fastfeed.live.postmortem import SHOWN_S, FlightRecord, clock, name_of
-from fastfeed.live.record_layout import ProducerTable, RunnerSample
+from fastfeed.live.record_lines import ProducerTable, RunnerSample
 from fastfeed.live.watched import work_in_flight
 
-SPARKLINE_COLUMNS = 60  # one a second
-FULL_WIDTH = (
-    112  # characters of a table with such lines; narrower terminals get half of the columns
-)
-SHOWN_EVENTS = 12
-SHOWN_PRODUCERS = 32
+MAX_COLUMNS, FULL_WIDTH = 60, 112  # one a second; half of them on a narrower terminal
+METRICS: dict[str, Callable[[float | None], str]]
+METRICS = {"steps/s": decimal, "starvation": percent, "queue depth": decimal, "making": decimal}
+METRICS |= {"no room": decimal, "memory": size}
+SHOWN_EVENTS, SHOWN_PRODUCERS = 12, 32
 BAD_NEWS = ("failed", "has ended", "ends with")  # words of an event
 HEADLINES = {
     "cleanly": ("green", "ended cleanly"),
@@ -47,64 +45,38 @@ KILLED_HINT = (
 )
 
 
-class Second(NamedTuple):
-    """A second of a runner's last minute, with None for what was not observed."""
-
-    steps: float | None
-    starvation: float | None
-    depth: float | None
-    making: float | None
-    blocked: float | None
-    rss: float | None
-
-
-def render(flight: FlightRecord) -> RenderableType:
-    """Return the whole view."""
+def render(flight: FlightRecord, width: int) -> RenderableType:
+    """Return the whole view for a terminal of this width."""
+    columns = MAX_COLUMNS if width >= FULL_WIDTH else MAX_COLUMNS // 2
     parts: list[RenderableType] = [_headline(flight)]
-    parts += [RunnerHistory(flight, runner) for runner in flight.runners]
-    if not flight.runners:
-        parts.append(
-            Text("It ended before anything was seen of its runners.", style="bright_black")
-        )
+    for runner, samples in flight.last_minute.items():
+        parts.append(_runner_title(runner, samples[-1]))
+        parts.append(_over_time(history(samples, end_ns=flight.end_ns, columns=columns)))
+    if not flight.last_minute:
+        parts.append(Text("It ended before anything was seen of its runners.", "bright_black"))
     if flight.table is not None and flight.table.rows:
         parts.append(_producers(flight.table))
     parts.append(_events(flight))
     if flight.damaged:
-        parts.append(
-            Text(
-                f"{flight.damaged} record(s) cannot be read: the end came amidst their writing.",
-                "yellow",
-            )
-        )
+        parts.append(Text(f"{flight.damaged} damaged line(s) cannot be read.", "yellow"))
     return Group(*parts)
 
 
-def seconds_of(samples: list[RunnerSample], end_ns: int) -> list[Second]:
-    """Return each of the last seconds, as the mean of the samples that cover it."""
-    columns: list[list[Second]] = [[] for _ in range(SPARKLINE_COLUMNS)]
+def history(samples: list[RunnerSample], *, end_ns: int, columns: int) -> list[list[float | None]]:
+    """Return each of METRICS over the last minute, as means of the samples that cover a column."""
+    lines: list[list[list[float | None]]] = [[[] for _ in range(columns)] for _ in METRICS]
     for before, now in pairwise(samples):
         elapsed, steps = now.elapsed_s - before.elapsed_s, now.batches - before.batches
-        same_feed = elapsed > 0 and steps >= 0
-        waited = max(0.0, now.wait_s - before.wait_s)
-        second = Second(
-            steps / elapsed if same_feed else None,
-            min(1.0, waited / elapsed) if same_feed else None,
-            now.depth,
-            now.making,
-            now.blocked,
-            now.rss,
-        )
-        first, last = (
-            int((end_ns - s.time_ns) / 1e9 * SPARKLINE_COLUMNS / SHOWN_S) for s in (now, before)
-        )
-        for age in range(first, min(SPARKLINE_COLUMNS, max(first + 1, last))):
-            columns[-1 - age].append(second)
-    return [_mean_second(seconds) for seconds in columns]
-
-
-def _mean_second(seconds: Sequence[Second]) -> Second:
-    fields = range(len(Second._fields))
-    return Second(*(_mean([second[field] for second in seconds]) for field in fields))
+        speed = starvation = None
+        if elapsed > 0 and steps >= 0:  # else it is another feed
+            speed = steps / elapsed
+            starvation = min(1.0, max(0.0, now.wait_s - before.wait_s) / elapsed)
+        values = (speed, starvation, now.depth, now.making, now.blocked, now.rss)
+        first, last = (int((end_ns - s.time_ns) / 1e9 * columns / SHOWN_S) for s in (now, before))
+        for age in range(first, min(columns, max(first + 1, last))):
+            for line, value in zip(lines, values, strict=True):
+                line[-1 - age].append(value)
+    return [[_mean(found) for found in line] for line in lines]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -115,65 +87,30 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _headline(flight: FlightRecord) -> RenderableType:
     header = flight.header
     style, words = HEADLINES[flight.ending]
-    title = Text.assemble(
-        (name_of(header.command), "bold"), f" (pid {header.pid} on {header.host}) ", (words, style)
-    )
-    lifetime = duration((flight.end_ns - header.started_ns) / 1e9)
-    times = f"from {clock(header.started_ns)} to {clock(flight.end_ns)}, {lifetime}"
-    lines = [title, Text(times, style="bright_black")]
-    if flight.ending == "killed":
-        lines.append(Text(KILLED_HINT))
-    lines.append(Text(f"{header.command}\n{flight.path}", style="bright_black"))
-    return Panel(
-        Group(*lines),
-        title="fastfeed postmortem",
-        title_align="left",
-        border_style=style.split()[-1],
-    )
+    process = f" (pid {header.pid} on {header.host}) "
+    headline = Text.assemble((name_of(header.command), "bold"), process, (words, style))
+    lifetime = duration((flight.end_ns - header.time_ns) / 1e9)
+    times = f"from {clock(header.time_ns)} to {clock(flight.end_ns)}, {lifetime}"
+    hint = [Text(KILLED_HINT)] if flight.ending == "killed" else []
+    source = Text(f"{header.command}\n{flight.path}", style="bright_black")
+    lines = (headline, Text(times, style="bright_black"), *hint, source)
+    title, colour = "fastfeed postmortem", style.split()[-1]
+    return Panel(Group(*lines), title=title, title_align="left", border_style=colour)
 
 
-class RunnerHistory:
-    """A runner's last minute, in full or half width."""
-
-    def __init__(self, flight: FlightRecord, runner: int) -> None:
-        self._flight = flight
-        self._runner = runner
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        samples = self._flight.last(self._runner)
-        seconds = seconds_of(samples, self._flight.end_ns)
-        if options.max_width < FULL_WIDTH:
-            pairs = zip(seconds[::2], seconds[1::2], strict=True)
-            seconds = [_mean_second(pair) for pair in pairs]
-        yield _runner_title(self._runner, samples[-1])
-        yield _over_time(seconds)
-
-
-def _over_time(seconds: list[Second]) -> Table:
+def _over_time(lines: Sequence[Sequence[float | None]]) -> Table:
     table = Table(box=None, padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(f"the last {SHOWN_S:g} s", no_wrap=True)
-    for name in ("least", "mean", "most", "end"):
-        table.add_column(name, justify="right", no_wrap=True)
-    starvation = [s.starvation for s in seconds]
-    rows: tuple[tuple[str, list[float | None], Callable[[float | None], str], str], ...] = (
-        ("steps/s", [s.steps for s in seconds], decimal, "cyan"),
-        ("starvation", starvation, percent, starvation_colour(_mean(starvation))),
-        ("queue depth", [s.depth for s in seconds], decimal, "cyan"),
-        ("making", [s.making for s in seconds], decimal, "cyan"),
-        ("no room", [s.blocked for s in seconds], decimal, "cyan"),
-        ("memory", [s.rss for s in seconds], size, "cyan"),
-    )
-    for name, values, format_value, style in rows:
+    for heading in ("least", "mean", "most", "end"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for (name, format_value), values in zip(METRICS.items(), lines, strict=True):
         known = [v for v in values if v is not None]
-        summary = (
-            min(known, default=None),
-            _mean(known),
-            max(known, default=None),
-            known[-1] if known else None,
-        )
-        line = sparkline(values, top=1.0 if values is starvation else None)
-        table.add_row(name, Text(line, style=style), *map(format_value, summary))
+        is_share = format_value is percent
+        line = sparkline(values, top=1.0 if is_share else None)
+        style = starvation_colour(_mean(values)) if is_share else "cyan"
+        summary = [min(known), _mean(known), max(known), known[-1]] if known else [None] * 4
+        table.add_row(name, Text(line, style=style), *(format_value(v) for v in summary))
     return table
 
 
@@ -200,17 +137,11 @@ def _producers(producers: ProducerTable) -> RenderableType:
     rows = producers.rows[:SHOWN_PRODUCERS]
     for row in rows:
         is_process = row.kind in (status.PROCESS, status.REMOTE)
+        place = f"worker {row.worker}, pid {row.pid}" if is_process else f"thread {row.tid}"
         state = status.STATES[row.state] if row.state < len(status.STATES) else "unknown"
-        table.add_row(
-            str(row.runner),
-            str(row.number),
-            f"worker {row.worker}, pid {row.pid}" if is_process else f"thread {row.tid}",
-            producer_state(state),
-            f"{row.batches:,}",
-            work_in_flight(row),
-            row.where,
-            size(row.rss) if row.rss else "",
-        )
+        work = (f"{row.batches:,}", work_in_flight(row), row.where)
+        memory = size(row.rss) if row.rss else ""
+        table.add_row(str(row.runner), str(row.number), place, producer_state(state), *work, memory)
     return Group(title, with_remainder(table, producers.total - len(rows)))
 
 
@@ -219,10 +150,7 @@ def _events(flight: FlightRecord) -> RenderableType:
     for event in flight.events[-SHOWN_EVENTS:]:
         before_end_s = (flight.end_ns - event.time_ns) / 1e9
         is_bad = "feed has ended" not in event.text and any(w in event.text for w in BAD_NEWS)
-        table.add_row(
-            clock(event.time_ns),
-            f"{-before_end_s:.1f} s",
-            "" if event.runner < 0 else f"runner {event.runner}",
-            Text(event.text, style="red" if is_bad else ""),
-        )
+        runner = "" if event.runner < 0 else f"runner {event.runner}"
+        text = Text(event.text, style="red" if is_bad else "")
+        table.add_row(clock(event.time_ns), f"{-before_end_s:.1f} s", runner, text)
     return Group(Text("\nwhat happened", style="bold"), table)

@@ -9,7 +9,7 @@ from fastfeed.core.stats import Snapshot
 from fastfeed.core.status import ProducerStatus, WorkerStatus
 from fastfeed.core.unix import PAGE_NBYTES
 from fastfeed.engine.feed import Feed
-from fastfeed.live.record_layout import ProducerRow
+from fastfeed.live.record_lines import ProducerRow
 from fastfeed.options import FeedOptions
 
 

@@ -177,7 +177,7 @@ class Service:
         self._failed = self._failed or bool(status.error)
         for text in watched.new_events(status):
             self._write(BlackBox.event, watched.number, text)
-        self._write(BlackBox.sample, watched.sample(status, rss))
+        self._write(BlackBox.write, watched.sample(status, rss))
 
     def _record_changes(self) -> None:
         """Record the runners that were added and removed, with the last status of the latter."""

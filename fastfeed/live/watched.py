@@ -12,7 +12,7 @@ from typing import Any
 from fastfeed.core import status
 from fastfeed.core.stats import Snapshot
 from fastfeed.core.status import FEED_STATES, STATES, WorkerStatus
-from fastfeed.live.record_layout import ProducerRow, RunnerSample
+from fastfeed.live.record_lines import ProducerRow, RunnerSample
 from fastfeed.live.runner_status import RunnerStatus, WatchedStream, status_of
 from fastfeed.options import FeedOptions
 

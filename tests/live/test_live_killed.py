@@ -49,7 +49,7 @@ while True:
 def drawn(flight: FlightRecord) -> str:
     """Return the flight as text, 150 columns wide."""
     console = Console(width=150, file=io.StringIO(), force_terminal=False)
-    console.print(render(flight))
+    console.print(render(flight, 150))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -87,9 +87,9 @@ def test_the_last_minute_of_a_killed_trainer(trainer: Script, folders: Folders) 
     flight = read(newest())
     assert flight.path == str(path) and flight.ending == "killed" and not flight.damaged
     assert flight.header.pid == trainer.pid
-    assert flight.runners == [0, 1]
+    assert list(flight.last_minute) == [0, 1]
     for runner, producers in ((0, 2), (1, 3)):
-        samples = flight.last(runner)
+        samples = flight.last_minute[runner]
         assert samples[-1].batches > max(20, samples[0].batches)
         assert samples[-1].rss > 2**20
         assert flight.table is not None

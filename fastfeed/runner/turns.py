@@ -39,7 +39,8 @@ class Turns:
 
     def begin(self, within: Turn | None = None) -> Turn:
         """Begin an iteration, with its first batch; `within` a loop over epochs, which goes on."""
-        turn = Turn(self._newest)
+        older = self._newest
+        turn = Turn((lambda: None) if within is not None and older() is within else older)
         self._newest, self._around = weakref.ref(turn), within
         return turn
 

@@ -255,7 +255,7 @@ def test_paths_lead_to_leaves() -> None:
         [A.Flip()], images=[("pair", 0), ("pair", 1)], masks=("pair", 1), labels="label"
     )
     found = spec.targets(structure_of(record), 3)
-    assert (found.images, found.masks, found.boxes, found.labels) == ((0, 1), (1,), (), 2)
+    assert (found.images, found.masks, found.boxes, found.labels) == ((1, 2), (2,), (), 0)
     for path in ("pairs", ("pair", 2), "pair", ("label", 0)):
         with pytest.raises(
             SpecError,

@@ -100,6 +100,7 @@ class Launch:
         self._reporting = threading.RLock()
         self._reported_stall: FeedStall | None = None
         self._code: int | None = None
+        self._ending = threading.Lock()  # the script ends by itself, or is stopped
         self._ended_s = self._begin_s  # end of the script
         self._stopped = False
         self._imports = ImportHooks(self.log)
@@ -112,11 +113,13 @@ class Launch:
         self._guard(lambda: self._observer.watch(self.log), MEASURING)
         self._observing.start()
         try:
-            self._code = self._script.run()
+            code = self._script.run()
+            with self._ending:
+                self._code = code
         finally:
             self._stopped = self._stopped or self._code is None
             self._ended_s = time.perf_counter()
-        return self._code
+        return code
 
     def at_exit(self) -> None:
         """Report if that is still to be done, and end an interrupted script by the signal."""
@@ -328,9 +331,11 @@ class Launch:
             until_s = time.monotonic() + SCRIPT_STOP_S
             while is_call_pending() and time.monotonic() < until_s:
                 time.sleep(END_POLL_S)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit)
-        )
+        with self._ending:  # it would interrupt the exit of a script that has ended meanwhile
+            if self._code is None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit)
+                )
         end_processes(trainers)
         if not self._observing.pause(SCRIPT_STOP_S) or self._code is not None:
             time.sleep(2 * SCRIPT_STOP_S)  # a process that ends does not wait for this thread

@@ -5,28 +5,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
-from fastfeed.core.position import FROM_THE_START, ONLY_STREAM
+from fastfeed.core.position import FROM_THE_START, ONLY_STREAM, Position
 from fastfeed.core.stats import Consumption, Snapshot, total
 from fastfeed.core.status import FEED_ENDED, FEED_FAILED, FEED_STOPPED, FeedStatus, state_of
 from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import EpochSchedule, PartialEpoch, ResumePoint
-from fastfeed.engine.failures import never_filled, no_batch, run_is_over, stalled, stopped
-from fastfeed.engine.feed_parts import position_in, producers_for
 from fastfeed.engine.runtime_warnings import RuntimeWarnings
 from fastfeed.engine.shuffle.storage import pack_origins
 from fastfeed.engine.shuffle_stage import ShuffleStage, keep_origins
-from fastfeed.errors import FeedError, FeedStopped, StateError
+from fastfeed.errors import FeedError, FeedStopped, FeedTimeout, OptionError, SpecError, StateError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochPlan
 from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch, Timeout
-from fastfeed.source import source_from
+from fastfeed.producers.threads import ThreadProducers
+from fastfeed.source import IndexedSource, Source, source_from
 
 if TYPE_CHECKING:
     from fastfeed.engine.dali_stage import DaliStage
+    from fastfeed.producers.process.processes import ProcessProducers
 
 PRODUCERS_JOIN_S = 1.8  # a producer that has ended its work is gone long before
 
@@ -398,3 +399,69 @@ class Feed:
             self.stop(0)
             self._on_failure()
         raise error
+
+
+def producers_for(
+    source: Source, options: FeedOptions, *, plan: EpochPlan, workers: SharedWorkers, leads: bool
+) -> ProcessProducers | ThreadProducers:
+    """Return producers in worker processes and remote ones, or in threads of this process."""
+    if not options.workers:
+        return ThreadProducers(source, options, plan=plan, leads=leads)
+    # a fifth of the time that `import fastfeed` would take, and only Linux has all of it
+    from fastfeed.producers.process.processes import ProcessProducers
+
+    if options.remote is not None and leads:
+        from fastfeed.producers.remote.fleet import RemoteFleet
+
+        workers.employ(partial(RemoteFleet, options))
+    return ProcessProducers(source, options, plan=plan, workers=workers, leads=leads)
+
+
+def position_in(
+    source: Source, options: FeedOptions, *, seed: int, resume: ResumePoint
+) -> Position:
+    """Return the position in a stream of one's own, or in a job whose ranks share the batches."""
+    if not options.stealing:
+        return Position(resume.epoch, resume.starts, counts=resume.counts)
+    # sockets are needed by few
+    from fastfeed.engine.claimed_position import ClaimedPosition
+
+    assert isinstance(source, IndexedSource)  # source_from refuses others
+    return ClaimedPosition(source, options, seed=seed, resume=resume)
+
+
+def no_batch() -> SpecError:
+    """Return the error of a source without any batch."""
+    return SpecError(
+        "the source ended before its first batch (batches of zero records are skipped): it must "
+        "have at least one record. Is the iterator used up, the path empty, does filter= leave "
+        "nothing, or have other ranks taken all?"
+    )
+
+
+def run_is_over() -> StateError:
+    """Return the error of a sink that learns from the first batch, where none is left."""
+    return StateError(
+        "the state is at the end of its run: all epochs were delivered. Raise epochs= to go on"
+    )
+
+
+def never_filled(records: int, batch_size: int | None) -> OptionError:
+    """Return the error of a source that last_batch="drop" would lose whole."""
+    return OptionError(
+        f"batch_size={batch_size} can never be filled: the source has {records} records and "
+        'last_batch="drop". Lower batch_size, or set last_batch="keep"'
+    )
+
+
+def stalled(limit_s: float, stacks: str) -> FeedTimeout:
+    """Return the error of producers that make no batch any more."""
+    return FeedTimeout(
+        f"no batch arrived for {limit_s:g} s (stall_timeout_s). What the producers are "
+        f"doing:\n{stacks}"
+    )
+
+
+def stopped() -> FeedStopped:
+    """Return the error of a feed that its owner has stopped."""
+    return FeedStopped("the runner was stopped: make a new FeedRunner to go on")

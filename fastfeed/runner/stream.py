@@ -15,8 +15,7 @@ from fastfeed.core.position import Position
 from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import ResumePoint
-from fastfeed.engine.failures import run_is_over
-from fastfeed.engine.feed import Feed
+from fastfeed.engine.feed import Feed, run_is_over
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe

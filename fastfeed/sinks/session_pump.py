@@ -17,8 +17,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from fastfeed.augment.device import on_host
 from fastfeed.core.batch import Batch
-from fastfeed.engine.failures import never_filled
-from fastfeed.engine.feed import Feed
+from fastfeed.engine.feed import Feed, never_filled
 from fastfeed.errors import FeedStopped
 from fastfeed.sinks.session_guard import SessionGuard, guard_of
 from fastfeed.sinks.tf_types import check_shapes

@@ -12,7 +12,7 @@ import numpy as np
 import fastfeed
 from fastfeed.core.collate import aligned_arrays
 from fastfeed.producers.remote.actor import RemoteWorker
-from fastfeed.producers.remote.placement import RayNode
+from fastfeed.producers.remote.cluster import RayNode
 
 TRAINER = "this process"
 

@@ -20,7 +20,7 @@ from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
 from fastfeed.producers.process.main import DESCRIPTORS, WorkerTask
 from fastfeed.producers.process.outlet import RingOutlet
 from fastfeed.producers.process.ship import Shipment
-from fastfeed.producers.process.worker_process import WorkerProcess
+from fastfeed.producers.process.supervisor import WorkerProcess
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import MemoryShare
 from fastfeed.ring.memory import Descriptor, Segment

@@ -16,7 +16,7 @@ from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, ProducerFailed
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
 from fastfeed.producers.process.inbox import REPLY, REQUEST
-from fastfeed.producers.process.serving_thread import ServingThread
+from fastfeed.producers.process.supervisor import ServingThread
 from fastfeed.producers.process.work_item import (
     WorkItem,
     payload_nbytes,

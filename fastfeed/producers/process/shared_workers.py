@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from fastfeed.producers.process.worker_events import WorkerEvents
+from fastfeed.producers.process.supervisor import WorkerEvents
 
 if TYPE_CHECKING:
     from fastfeed.producers.process.handle import WorkerHandle

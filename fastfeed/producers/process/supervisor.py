@@ -6,20 +6,101 @@ import contextlib
 import os
 import select
 import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from fastfeed.producers.process.forkserver import ForkServer, WorkerEvent
 from fastfeed.producers.process.handle import WorkerHandle
-from fastfeed.producers.process.serving_thread import ServingThread
-from fastfeed.producers.process.worker_events import WorkerEvents
-from fastfeed.producers.process.worker_process import WorkerProcess
+from fastfeed.ring.memory import CLOSED, Descriptor, notify
 
 # Time that a producer's own code has to return after a stop; then its process is killed.
 EXIT_GRACE_S = 0.5
 MAX_OVERDUE_S = 0.3
 EXIT_POLL_MS = 200
+
+
+class WorkerProcess:
+    """A process and its handles, which start and end together."""
+
+    def __init__(self, handles: Sequence[WorkerHandle]) -> None:
+        self.handles = handles
+        for handle in handles:
+            handle.share_stacks_file(handles[0])
+
+    def spawn(self, server: ForkServer, number: int) -> None:
+        """Request the start of the process. The worker's ends of the channels are its alone
+        afterwards."""
+        tasks = [handle.task.message() for handle in self.handles]
+        try:
+            server.spawn(
+                {"number": number, "tasks": tasks},
+                [fd for handle in self.handles for fd in handle.worker_fds()],
+            )
+        finally:
+            for handle in self.handles:
+                handle.close_worker_ends()
+
+    def started(self, pid: int, pidfd: Descriptor | None) -> None:
+        """Note that the process has started."""
+        for handle in self.handles:
+            handle.start(pid, pidfd)
+
+    def close(self) -> None:
+        """Close the handles of a process that is gone or never started. Batches of it may still be
+        in use."""
+        for handle in self.handles:
+            handle.close()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.handles[0].kill()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the process, also if its exit status is lost. Return True if it has
+        ended within the limit."""
+        return self.handles[0].wait(timeout_s)
+
+
+class WorkerEvents(NamedTuple):
+    """Calls of a launcher of workers.
+
+    `exited(handles, status)` for each ended worker returns the handles of each worker to start in
+    its place. `failed(error)`: workers cannot be started. `tick()` comes from time to time,
+    `over()` when no worker will follow.
+    """
+
+    exited: Callable[[Sequence[WorkerHandle], int], Iterable[Sequence[WorkerHandle]]]
+    failed: Callable[[Exception], None]
+    tick: Callable[[], None]
+    over: Callable[[], None]
+
+
+class ServingThread:
+    """A daemon thread of that name, which runs `_run`. It polls `_wakeup` among its descriptors."""
+
+    def __init__(self, name: str) -> None:
+        self._wakeup = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def notify(self) -> None:
+        """Wake the thread."""
+        notify(self._wakeup)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread. Return True if it has ended within the limit."""
+        if self.thread.ident is not None and self.thread is not threading.current_thread():
+            self.thread.join(timeout_s)
+        return not self.thread.is_alive()
+
+    def release(self) -> None:
+        """Close the wake-up descriptor: the thread has ended, or was never started."""
+        self._wakeup = CLOSED
+
+    def _run(self) -> None:
+        raise NotImplementedError
 
 
 class Supervisor(ServingThread):

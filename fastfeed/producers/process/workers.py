@@ -3,24 +3,35 @@ that died."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fastfeed.core import stats
 from fastfeed.core.machine import oom_kills
 from fastfeed.core.position import ONLY_STREAM
 from fastfeed.core.stats import NO_SLOTS, SlotCounts, StageRow
-from fastfeed.core.status import ProducerStatus, WorkerStatus
+from fastfeed.core.status import (
+    DEAD,
+    FINISHED,
+    IDLE,
+    INPUT,
+    MAKING,
+    PROCESS,
+    REMOTE,
+    ROOM,
+    STARTING,
+    ProducerStatus,
+    WorkerStatus,
+)
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochPlan
 from fastfeed.producers.failure import WorkerDeath
 from fastfeed.producers.process.dispatch import Dispatcher
-from fastfeed.producers.process.failure_counter import FailureCounter, describe, without
 from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
 from fastfeed.producers.process.inbox import ALLOWED
 from fastfeed.producers.process.main import WorkerTask
 from fastfeed.producers.process.work_item import send_message
-from fastfeed.producers.process.worker_status import producers_of
 from fastfeed.producers.reorder import LOG, ProducedBatch, ReorderBuffer
 from fastfeed.ring.layout import MAX_SMALL_SLOTS, SMALL_NBYTES, MemoryShare
 from fastfeed.ring.reader import SlotRef
@@ -31,6 +42,67 @@ MIN_IN_FLIGHT = 16  # batches in flight over all workers, at least
 # Slots of a worker, if memory= has room for them, for batches that wait for a straggler's.
 REORDER_SLOTS = 128
 Skips = tuple[tuple[int, int], ...]
+DEATHS_TO_BLAME = 2
+# Signals from outside hit the same record now and then, the more so as a new worker begins with it.
+ACCIDENTS_TO_BLAME = 6
+# So many workers in a row that die before their first batch: another one will not do better.
+# Repeated signals from outside prove less.
+FRUITLESS_DEATHS, FRUITLESS_ACCIDENTS = 5, 20
+
+# the item's ticket, and the record in the item's payload (-1: the item is one piece)
+RecordKey = tuple[int, int]
+
+
+class FailureCounter:
+    """Counts the deaths over each record, and for each worker those in a row without any
+    delivery."""
+
+    def __init__(self) -> None:
+        self._deaths: Counter[RecordKey] = Counter()
+        self._fruitless: Counter[int] = Counter()
+
+    def count_death(
+        self, in_flight: Sequence[RecordKey], *, accidental: bool, beside: bool = False
+    ) -> list[RecordKey]:
+        """Count a death over the records in flight. Return the record that has killed too often.
+        With several in flight, or others of another feed `beside` them, any could be the cause:
+        only a record that was alone the last time is blamed."""
+        self._deaths.update(in_flight)
+        if (
+            len(in_flight) != 1
+            or beside
+            or self._deaths[in_flight[0]] < (ACCIDENTS_TO_BLAME if accidental else DEATHS_TO_BLAME)
+        ):
+            return []
+        ticket = in_flight[0][0]
+        # the records behind it have other positions now
+        for record in [r for r in self._deaths if r[0] == ticket]:
+            del self._deaths[record]
+        return [in_flight[0]]
+
+    def is_hopeless(self, worker: int, *, fruitful: bool, accidental: bool) -> bool:
+        """Count the death of a worker that had delivered something (`fruitful`) or not. Return True
+        to give up."""
+        self._fruitless[worker] = 0 if fruitful else self._fruitless[worker] + 1
+        return self._fruitless[worker] >= (FRUITLESS_ACCIDENTS if accidental else FRUITLESS_DEATHS)
+
+
+def describe(ticket: int, record: int, *, payload: Any, indexed: bool) -> str:
+    """Describe a record for messages."""
+    if record == NO_ITEM:
+        return f"item {payload} (batch {ticket})" if indexed else f"batch {ticket}"
+    index = f" (index {payload[record]})" if indexed else ""
+    return f"record {record}{index} of batch {ticket}"
+
+
+def without(payload: Any, records: Sequence[int]) -> Any:
+    """Return the payload without these records, or None if nothing is left of it or it is one
+    piece."""
+    if not records:
+        return payload
+    if NO_ITEM in records:
+        return None
+    return [part for position, part in enumerate(payload) if position not in records] or None
 
 
 class CurrentItem(NamedTuple):
@@ -372,3 +444,46 @@ def _warn_of_fast_forward(handle: WorkerHandle) -> None:
             "the new worker runs the callable again and skips the %d batches that were delivered",
             items,
         )
+
+
+def producers_of(
+    worker: WorkerHandle, dispatcher: Dispatcher | None, *, allowed: int
+) -> Iterator[ProducerStatus]:
+    """Return the status of each producer of a worker, without a request to it. `allowed`: epochs
+    that it may begin."""
+    slots = worker.reader.audit()
+    full = bool(slots.all) and not slots.free and not slots.filling
+    for thread in range(worker.task.threads):
+        in_flight, n = worker.in_flight(thread, dispatcher), worker.task.producer(thread)
+        yield ProducerStatus(
+            kind=REMOTE if worker.task.remote else PROCESS,
+            state=_state(worker, thread, dispatcher=dispatcher, full=full, allowed=allowed),
+            worker=worker.task.index,
+            pid=worker.pid,
+            tid=0,
+            stream=-1 if dispatcher is not None else n,
+            item=in_flight.item,
+            record=in_flight.record,
+            counters=worker.page.row(thread),
+            where=worker.place,
+        )
+
+
+def _state(
+    worker: WorkerHandle, thread: int, *, dispatcher: Dispatcher | None, full: bool, allowed: int
+) -> int:
+    """Return the state as far as it is known: what a worker waits for inside is not."""
+    if thread in worker.ended:
+        return FINISHED
+    if worker.exited:
+        return DEAD
+    if not worker.pid:
+        return STARTING
+    if full:
+        return ROOM
+    if dispatcher is None:
+        begun = worker.progress[worker.task.producer(thread)][0]
+        return IDLE if begun >= allowed else MAKING
+    if dispatcher.has(worker.task.number, worker.in_flight(thread, dispatcher).key):
+        return MAKING
+    return ROOM if dispatcher.held else INPUT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import pickle
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 
 import fastfeed
 from fastfeed.errors import FeedError, OptionError, StateError
+from fastfeed.producers.epoch_gate import EpochGate
 from fastfeed.producers.generators import Generators
 from fastfeed.producers.loop import Producer
 from fastfeed.producers.process.main import (
@@ -25,9 +27,9 @@ from fastfeed.producers.process.main import (
     setup_failure,
 )
 from fastfeed.producers.process.ship import unpack_from
-from fastfeed.producers.remote.messages import MessageGroup
-from fastfeed.producers.remote.remote_inbox import RemoteInbox, RemotePermit
-from fastfeed.producers.remote.remote_outlet import RemoteOutlet
+from fastfeed.producers.remote.remote_outlet import MessageGroup, RemoteOutlet
+from fastfeed.ring.writer import Stopped
+from fastfeed.source import Item
 
 STACK_FRAMES = 4
 LEASE_CHECK_S = 0.5
@@ -38,6 +40,88 @@ TaskKey = tuple[str, int]  # of a trainer, and of a task among its own
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class RemoteInbox:
+    """Items that the producer of an actor processes next."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._items: list[tuple[int, int, Any, int]] = []  # a heap: the lowest ticket comes first
+        self._received = 0
+        self._total: int | None = None  # once it is known
+        self._changed = threading.Condition()
+
+    def put(self, items: Sequence[tuple[int, int, Any, int]]) -> None:
+        """Add items: ticket, epoch, payload, number in the epoch."""
+        with self._changed:
+            for item in items:
+                heapq.heappush(self._items, tuple(item))
+            self._received += len(items)
+            self._changed.notify()
+
+    def end(self, total: int) -> None:
+        """Note that there are no more than `total` items, some of which may still come."""
+        with self._changed:
+            self._total = total
+            self._changed.notify()
+
+    @property
+    def _ended(self) -> bool:
+        return self._total is not None and self._received >= self._total
+
+    def stop(self) -> None:
+        """Have every call raise Stopped: the trainer is gone."""
+        with self._changed:
+            self.stopped = True
+            self._changed.notify()
+
+    @property
+    def empty(self) -> bool:
+        """True if the producer would wait."""
+        return not self._items
+
+    def take(self, epoch: int, begin: Callable[[int], None]) -> Item | None:
+        """Return the item with the lowest ticket, after calling `begin` with it, or None if this
+        epoch has no more. Raise Stopped."""
+        with self._changed:
+            while not (self._items or self._ended or self.stopped):
+                self._changed.wait()
+            if self.stopped:
+                raise Stopped
+            if not self._items or self._items[0][1] > epoch:
+                return None
+            ticket, _, payload, number = heapq.heappop(self._items)
+        begin(ticket)
+        return Item(ticket, payload, number)
+
+    def admit(self, position: int) -> bool:
+        """Return True if there can be more items."""
+        return not self._ended or bool(self._items)
+
+    def note_duration(self, seconds: float) -> None:
+        """Do nothing: the trainer sees how fast batches come."""
+
+
+class RemotePermit(EpochGate):
+    """Gate for a producer with a stream of its own."""
+
+    empty = False  # a callable's next item is not known to be slow
+
+    @property
+    def stopped(self) -> bool:
+        """True if the trainer is gone."""
+        return self._closed
+
+    def stop(self) -> None:
+        """Have `admit` raise Stopped: the trainer is gone."""
+        self.close()
+
+    def admit(self, position: int) -> bool:
+        """Wait until the epoch at `position` may begin. Raise Stopped."""
+        if not super().admit(position):
+            raise Stopped
+        return True
 
 
 def short(method: Method) -> Method:

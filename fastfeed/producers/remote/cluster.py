@@ -1,4 +1,5 @@
-"""Connection to a cluster of Ray, which starts on this machine if the user names no other one."""
+"""Connection to a cluster of Ray, which starts on this machine if the user names no other one, and
+the choice of its nodes: away from the trainer, and spread by free CPUs."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from fastfeed.errors import OptionError, required
 from fastfeed.options import FeedOptions
 from fastfeed.options.option_values import OWN_CLUSTERS, parse_address
-from fastfeed.producers.remote.placement import RayNode, describe_nodes
 from fastfeed.producers.remote.ray_actor import ActorPlace, RayActor
 
 LOG = logging.getLogger("fastfeed")
@@ -23,6 +24,42 @@ NODE_ANSWER_S = 0.5  # of a node that lives, on the network of the cluster
 CLIENT_PREFIX = "ray://"
 # a namespace that the user has not given
 ANONYMOUS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A living node: its CPUs, how many of them are free, and True for the trainer's own."""
+
+    node_id: str
+    address: str
+    cpus: float
+    free: float
+    own: bool = False
+
+
+def place(nodes: Sequence[RayNode], count: int, *, cpus: float) -> list[str | None]:
+    """Return a node for each of `count` producers that need `cpus` each; None leaves it to Ray,
+    which may add a node, or wait.
+
+    The trainer's own node is taken last: its CPUs belong to the training. Among the others, each
+    producer goes where most CPUs are free, so nodes of different sizes fill evenly.
+    """
+    free = {node.node_id: node.free for node in nodes}
+    own = {node.node_id for node in nodes if node.own}
+    placed: list[str | None] = []
+    for _ in range(count):
+        fitting = [node for node in free if free[node] >= cpus]
+        best = max(fitting, key=lambda node: (node not in own, free[node]), default=None)
+        if best is not None:
+            free[best] -= cpus or 1e-6  # so that producers without a reservation spread, too
+        placed.append(best)
+    return placed
+
+
+def describe_nodes(nodes: Sequence[RayNode]) -> str:
+    """Return what is free on each node, as text."""
+    parts = [f"{node.free:g} of {node.cpus:g} CPUs on {node.address}" for node in nodes]
+    return "free are " + (", ".join(parts) if parts else "no CPUs: no node is alive")
 
 
 class RayCluster:

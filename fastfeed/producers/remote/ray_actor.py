@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import fastfeed
 from fastfeed.producers.remote.actor import CONTROL, MAX_STREAMS, RemoteWorker
-from fastfeed.producers.remote.messages import MessageGroup
+from fastfeed.producers.remote.remote_outlet import MessageGroup
 
 # Groups of one producer in the object store: one travels while the next one is made.
 STORED_GROUPS = 2

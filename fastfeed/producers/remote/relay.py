@@ -24,7 +24,7 @@ from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.main import DESCRIPTORS
 from fastfeed.producers.process.outlet import RingOutlet
 from fastfeed.producers.remote.item_courier import ItemCourier
-from fastfeed.producers.remote.messages import (
+from fastfeed.producers.remote.remote_outlet import (
     DIRECT,
     PACKED,
     SPEC,

@@ -1,11 +1,11 @@
-"""Outlet of a producer in an actor: into groups of messages."""
+"""Outlet of a producer in an actor: into groups of messages to the trainer."""
 
 from __future__ import annotations
 
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -16,14 +16,6 @@ from fastfeed.core.dtypes import BYTES
 from fastfeed.core.stats import StageRow, copy
 from fastfeed.errors import FeedError, ProducerFailed
 from fastfeed.producers.failure import encode_error
-from fastfeed.producers.remote.messages import (
-    DIRECT,
-    PACKED,
-    PICKLED,
-    SPEC,
-    MessageGroup,
-    RemoteMessage,
-)
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import offsets, packed_nbytes
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP, STREAM
@@ -35,6 +27,32 @@ GROUP_S = 0.005
 # Larger batches are not copied into the block: Ray copies them before the producer goes on.
 PACKED_NBYTES = 2**20
 Array = np.ndarray[Any, Any]
+SPEC = 100  # a kind beside those of ring.token: `body` is the pickled spec
+# The forms of a batch: its leaves lie in the block of the group, each at a multiple of 64 from
+# `body` on; `body` is the leaves; `body` is the pickled leaves.
+PACKED, DIRECT, PICKLED = range(3)
+
+
+class RemoteMessage(NamedTuple):
+    """A token of `ring.token` on its way, with what the ring would hold. `form` and `rows` are
+    those of a batch. `body` is its content, or an encoded error."""
+
+    kind: int
+    stream: int
+    key: int
+    item: int
+    rows: int = 0
+    form: int = PACKED
+    body: Any = None
+
+
+class MessageGroup(NamedTuple):
+    """Messages that travel as one object: an object costs a millisecond, a message next to
+    nothing. `block` holds the packed batches, `row` the counters of the producer."""
+
+    row: StageRow
+    messages: list[RemoteMessage]
+    block: Array
 
 
 class RemoteOutlet:

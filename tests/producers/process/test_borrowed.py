@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.core.collate import aligned_arrays
-from fastfeed.producers.process.borrowed import FIRST_BORROWED, BorrowedBatches
+from fastfeed.producers.process.handle import FIRST_BORROWED, BorrowedBatches
 
 SIZE = 1000
 

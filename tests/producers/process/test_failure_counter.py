@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from fastfeed.producers.process.failure_counter import (
+from fastfeed.producers.process.workers import (
     ACCIDENTS_TO_BLAME,
     DEATHS_TO_BLAME,
     FRUITLESS_ACCIDENTS,

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed.producers.remote.placement import RayNode, describe_nodes, place
+from fastfeed.producers.remote.cluster import RayNode, describe_nodes, place
 
 nodes = st.lists(
     st.tuples(st.integers(0, 8), st.booleans()).map(

@@ -9,8 +9,14 @@ import pytest
 
 from fastfeed.core.batch import infer
 from fastfeed.producers.remote import remote_outlet
-from fastfeed.producers.remote.messages import DIRECT, PACKED, SPEC
-from fastfeed.producers.remote.remote_outlet import GROUP_NBYTES, GROUP_S, RemoteOutlet
+from fastfeed.producers.remote.remote_outlet import (
+    DIRECT,
+    GROUP_NBYTES,
+    GROUP_S,
+    PACKED,
+    SPEC,
+    RemoteOutlet,
+)
 from fastfeed.producers.reorder import ProducedBatch
 
 

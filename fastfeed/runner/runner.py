@@ -3,32 +3,79 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fastfeed.core.batch import Batch
 from fastfeed.core.stats import Snapshot
 from fastfeed.core.status import FeedStatus
 from fastfeed.engine.feed import PRODUCERS_JOIN_S, Feed
 from fastfeed.errors import FeedWarning, OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle, options_from
-from fastfeed.runner.batch_lease import BatchLease
-from fastfeed.runner.description import html_of, text_of
-from fastfeed.runner.epoch import Epoch
 from fastfeed.runner.frameworks import FrameworkAdapters
 from fastfeed.runner.iteration import IterationManager
-from fastfeed.runner.resize import resize
 from fastfeed.runner.signature import documented, with_options
-from fastfeed.runner.stream import Stream
-from fastfeed.runner.turns import Turns, batches_of
+from fastfeed.runner.stream import Stream, resize
+from fastfeed.runner.turns import Epoch, Turns, batches_of
 from fastfeed.source import IndexedSource
 
 if TYPE_CHECKING:
     from fastfeed.runner.executor_choice import ExecutorChoice
     from fastfeed.sinks.session_queue import SessionQueue
+
+
+class BatchLease:
+    """A batch for the length of a block: `with runner.take() as batch`.
+
+    After the block its memory is reused, unless a reference to it is left: a list that holds the
+    batch, a view or a tensor of one of its arrays, a second name for an array. These keep the
+    memory as usual.
+    """
+
+    def __init__(self, batch: Batch, value: Any) -> None:
+        self._batch: Batch | None = batch
+        self._value = value
+
+    def __enter__(self) -> Any:
+        return self._value
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        batch, value = self._batch, self._value
+        self._batch = self._value = None
+        if batch is None or batch.lease is None:
+            return
+        # Expected references: to the outermost object from this function and the block's name; to
+        # an array from the batch, too. sys.getrefcount counts its own argument.
+        if sys.getrefcount(value) <= 3 + any(leaf is value for leaf in batch.leaves) and not _held(
+            value, batch
+        ):
+            batch.lease.end()
+
+
+def _held(value: Any, batch: Batch) -> bool:
+    """Return True if there are references to what is inside the containers of `value`."""
+    if not isinstance(value, (tuple, list, dict)):
+        return False
+    # Expected references to what is inside: the container, the name here and the argument; to an
+    # array the batch, too.
+    for part in value.values() if isinstance(value, dict) else value:
+        if sys.getrefcount(part) > 3 + any(leaf is part for leaf in batch.leaves) or _held(
+            part, batch
+        ):
+            return True
+    return False
 
 
 @documented(FeedOptions)
@@ -389,3 +436,49 @@ class FeedRunner(FrameworkAdapters):
                 "batches: make another FeedRunner, or runner.also(...) for one that shares the "
                 "workers"
             )
+
+
+def text_of(stream: Stream) -> str:
+    """Return the source, the producers, the batch size, the state and the rate in one line."""
+    now = stream.snapshot()
+    parts = [stream.source_name, *_options(stream), stream.activity]
+    if not math.isnan(now.batches_per_second):
+        parts.append(f"{now.batches_per_second:.1f} steps/s")
+    return f"<FeedRunner {', '.join(parts)}>"
+
+
+def html_of(stream: Stream) -> str:
+    """Return a small table with the state, the rates and the starvation."""
+    now = stream.snapshot()
+    rows = [
+        ("source", stream.source_name),
+        ("producers", ", ".join(_options(stream))),
+        ("state", stream.activity),
+        *_figures(now),
+    ]
+    cells = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows)
+    return f"<table><caption>FeedRunner</caption>{cells}</table>"
+
+
+def _options(stream: Stream) -> list[str]:
+    options = stream.options
+    parts = [f"threads={options.threads}"]
+    if options.processes:
+        parts.append(f"processes={options.processes}")
+    if options.remote is not None:
+        parts.append(f"remote={options.remote!r}, producers={options.remote_producers}")
+    if options.batch_size is not None:
+        parts.append(f"batch_size={options.batch_size}")
+    return parts
+
+
+def _figures(now: Snapshot) -> list[tuple[str, str]]:
+    def known(value: float, form: str) -> str:
+        return "-" if math.isnan(value) else form.format(value)
+
+    return [
+        ("steps/s", known(now.batches_per_second, "{:.1f}")),
+        ("starvation", known(now.starvation, "{:.1%}")),
+        ("batches consumed", str(now.consumed.batches)),
+        ("batches ready", str(now.depth)),
+    ]

@@ -23,13 +23,12 @@ from fastfeed.options import AUTO_EXECUTOR, FeedOptions, Shuffle
 from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, seed_of, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
-from fastfeed.runner.finalizer import Finalizer, releasing
 from fastfeed.runner.rank_states import merged_state
-from fastfeed.runner.run_size import batch_rows, run_batches
 from fastfeed.runner.unfit_options import refuse_too_many, warn_of_idle_producers
 from fastfeed.source import (
     CachedRecords,
     IndexedSource,
+    Source,
     arrays_from,
     cached,
     refuse_cache,
@@ -38,6 +37,44 @@ from fastfeed.source import (
 )
 
 MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
+
+
+class Finalizer:
+    """Stops a feed when its runner is garbage or the interpreter ends."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed: Feed | None = feed
+        self._threads: Sequence[threading.Thread] = ()
+
+    def run(self) -> None:
+        """Stop the feed. At the exit of the interpreter also wait for its threads: one in native
+        code would abort the process."""
+        join_s = 0 if threading.main_thread().is_alive() else 1.0
+        if self._feed is not None:
+            self._feed.stop(join_s)
+        for thread in self._threads:
+            if thread.ident is not None:  # else it was never started
+                thread.join(join_s)
+
+    def release(self) -> None:
+        """Forget a feed that has failed and ends by itself. Keeping it would keep the runner alive:
+        feed -> error -> traceback -> frames -> runner."""
+        if self._feed is not None:
+            self._threads = self._feed.threads
+            self._feed = None
+
+
+def releasing(finalizer: Finalizer) -> Callable[[], None]:
+    """Return a `release` that the feed may hold. It keeps no reference to the finalizer, which
+    would form a cycle that keeps the memory of the feed until garbage is collected."""
+    release = weakref.WeakMethod(finalizer.release)
+
+    def release_if_alive() -> None:
+        method = release()
+        if method is not None:
+            method()
+
+    return release_if_alive
 
 
 class Stream:
@@ -382,3 +419,91 @@ def _position_of(resume: ResumePoint) -> dict[str, Any]:
         "pool": resume.pool,
         **({} if resume.claims is None else {"claims": resume.claims}),
     }
+
+
+def run_batches(source: Source, options: FeedOptions) -> int | None:
+    """Return the batches of every run that a loop takes from its beginning; None if unknown."""
+    items, size = _epoch_items(source, options), options.batch_size or 1
+    if items is None:
+        return None
+    last = size - 1 if options.last_batch == "keep" else 0
+    return (items + last) // size * (options.epochs or 1)
+
+
+def batch_rows(source: Source, options: FeedOptions) -> int | None:
+    """Return the records of every batch that a loop takes; None where batches differ."""
+    size, records = options.batch_size, _epoch_items(source, options)
+    whole = options.last_batch == "drop" or (
+        records is not None and size is not None and not records % size
+    )
+    return size if whole else None
+
+
+def _epoch_items(source: Source, options: FeedOptions) -> int | None:
+    """Return the records of every epoch, or the batches that are delivered as they are; None where
+    epochs differ, records may be left out, or batches are cut anew."""
+    skips = options.on_error == "skip" or options.on_worker_death != "raise"
+    recut = not source.records and options.batch_size is not None
+    skips = skips or options.filter is not None or options.stealing
+    if skips or recut or not isinstance(source, IndexedSource):
+        return None
+    return source.epoch_items
+
+
+def resize(stream: Stream, wanted: Mapping[str, int]) -> None:
+    """Change the numbers of producers to those of `wanted`, by the names of the options. Raise what
+    `FeedRunner.resize` raises."""
+    with stream.resizing:
+        _resize(stream, wanted)
+
+
+def _resize(stream: Stream, wanted: Mapping[str, int]) -> None:
+    if stream.shares:
+        raise StateError(
+            "resize() of a runner made by also(): its workers are those of the first runner, which "
+            "can be resized"
+        )
+    _refuse_kinds(stream, wanted)
+    for other in (stream, *stream.living_followers()):
+        if not other.source.ordered:
+            raise OptionError(
+                f"resize({_in_words(wanted)}): each producer of {other.source_name}, a callable, "
+                "has a stream of its own, which no other can go on with. Pass an iterable or an "
+                "indexable; or save state(), and restore() it with another number"
+            )
+    changes: dict[str, Any] = dict(wanted)
+    options = replace(stream.options, **changes)
+    refuse_too_many(options.threads, options.processes)
+    stream.options = options
+    for follower in stream.living_followers():
+        if options.workers:
+            follower.options = replace(
+                follower.options, processes=options.processes, producers=options.producers
+            )
+    if stream.feed is not None:
+        stream.feed.resize(uncached(options))
+
+
+def _refuse_kinds(stream: Stream, wanted: Mapping[str, int]) -> None:
+    """Raise OptionError for producers of a kind that the stream does not have."""
+    options = stream.options
+    kinds = {
+        "threads": not options.workers,
+        "processes": options.processes > 0,
+        "producers": options.remote is not None,
+    }
+    own = " and ".join(f"{name}=" for name, has in kinds.items() if has)
+    for name, number in wanted.items():
+        if not kinds[name]:
+            raise OptionError(
+                f"resize({_in_words(wanted)}): this runner can change {own}, not {name}=: it has "
+                "no such producers. Save state(), and restore() it in a runner that has them"
+            )
+        if number == 0:
+            raise OptionError(
+                f"resize({_in_words(wanted)}): {name}= must be at least 1; stop() ends all"
+            )
+
+
+def _in_words(wanted: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={number!r}" for name, number in wanted.items())

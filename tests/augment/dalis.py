@@ -18,7 +18,7 @@ from fastfeed.augment.packing import (
 )
 from fastfeed.augment.spec import Augment
 from fastfeed.core.batch import Batch, infer
-from fastfeed.engine.dali_queue import DaliQueue
+from fastfeed.engine.dali_stage import DaliQueue
 from fastfeed.options import FeedOptions
 
 Image = np.ndarray[Any, Any]

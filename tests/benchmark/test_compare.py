@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from fastfeed import OptionError
 from fastfeed.benchmark.build_gate import check_au, check_step
-from fastfeed.benchmark.compare import compare, lines_of
-from fastfeed.benchmark.ratios import (
+from fastfeed.benchmark.compare import (
     FASTER,
     NO_DIFFERENCE,
     NO_SPREAD,
     SLOWER,
     Pair,
+    compare,
+    lines_of,
     overall,
     ratio,
     students_t,

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from fastfeed import augment as A
 from fastfeed.augment.packing import PackedBatch, Packer, SampleKind, collate_packed
 from fastfeed.core.batch import Batch, infer
-from fastfeed.engine.dali_queue import DaliQueue
-from fastfeed.engine.dali_stage import AHEAD, DaliStage, drive
+from fastfeed.engine.dali_stage import AHEAD, DaliQueue, DaliStage, drive
 from fastfeed.errors import BadImage, FeedError, FeedStopped, ProducerFailed
 from fastfeed.options import FeedOptions
 

@@ -18,7 +18,7 @@ from fastfeed import FeedRunner, FeedStopped, OptionError, Shuffle, SpecError
 from fastfeed import augment as A
 from fastfeed.augment.dali import gpu_count
 from fastfeed.augment.headers import read_header
-from fastfeed.engine.dali_queue import DaliQueue
+from fastfeed.engine.dali_stage import DaliQueue
 from fastfeed.errors import BadImage, ProducerFailed
 from fastfeed.options import FeedOptions
 from fastfeed.runner.executor_choice import choose

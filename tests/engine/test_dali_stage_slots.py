@@ -12,8 +12,7 @@ pytest.importorskip("cv2")
 pytest.importorskip("nvidia.dali", reason="needs fastfeed[dali]")
 from fastfeed import FeedRunner
 from fastfeed import augment as A
-from fastfeed.engine.dali_queue import DaliBatch, DaliQueue
-from fastfeed.engine.dali_stage import AHEAD
+from fastfeed.engine.dali_stage import AHEAD, DaliBatch, DaliQueue
 from tests.helpers.dying import until
 from tests.helpers.streams import LIMIT_S
 

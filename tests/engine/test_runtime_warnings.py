@@ -12,9 +12,8 @@ import pytest
 
 from fastfeed import FeedRunner, FeedWarning
 from fastfeed.core.stats import StageRow
-from fastfeed.engine.runtime_warnings import RuntimeWarnings
+from fastfeed.engine.runtime_warnings import LockProbe, RuntimeWarnings
 from fastfeed.options import FeedOptions
-from fastfeed.probes.lock_probe import LockProbe
 
 LIMIT_S = 60.0
 

@@ -25,12 +25,11 @@ from fastfeed.live import threads_of_job
 from fastfeed.live.blackbox import SUFFIX, BlackBox, boxes, prune
 from fastfeed.live.drawing import Terminal
 from fastfeed.live.folders import socket_folders
-from fastfeed.live.job_view import JobView
 from fastfeed.live.postmortem import read
 from fastfeed.live.server import Server
 from fastfeed.live.socket import jobs, serve
 from fastfeed.live.threads_of_job import SampledThread
-from fastfeed.live.top_view import draw, listing
+from fastfeed.live.top import JobView, draw, listing
 from tests.live.places import Folders
 
 STRANGER = 65534

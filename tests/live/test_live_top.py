@@ -17,9 +17,7 @@ from fastfeed import FeedRunner, OptionError
 from fastfeed.live import threads_of_job as spy
 from fastfeed.live import top
 from fastfeed.live.drawing import duration, size, sparkline
-from fastfeed.live.job_view import JobView, ProcessUse
-from fastfeed.live.top import JobWatcher, view
-from fastfeed.live.top_view import draw
+from fastfeed.live.top import JobView, JobWatcher, ProcessUse, draw, view
 from fastfeed.probes import pyspy
 from tests.helpers.dying import state_of, until
 from tests.live.places import Folders, answer, ones

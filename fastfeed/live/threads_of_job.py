@@ -7,11 +7,9 @@ import os
 import subprocess
 from typing import Any, NamedTuple
 
+from fastfeed.core.user_code import is_users
 from fastfeed.errors import OptionError
 from fastfeed.probes import pyspy
-from fastfeed.producers.activity import LIBRARIES
-
-PYSPY_TIMEOUT_S = 10.0
 
 
 class SampledThread(NamedTuple):
@@ -38,12 +36,9 @@ def threads_of(pid: int) -> list[SampledThread]:
         )
     # Stacks may change during the reading. If that fails, stop the process meanwhile.
     for mode in (("--nonblocking",), ()):
-        command = [program, "dump", "--json", "--pid", str(pid), *mode]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=PYSPY_TIMEOUT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
+            done = pyspy.run_dump(program, pid, "--json", *mode)
+        except (OSError, subprocess.SubprocessError) as error:
             raise OptionError(f"py-spy cannot read process {pid}: {error}") from error
         if done.returncode == 0:
             break
@@ -78,7 +73,7 @@ def _reason(pid: int, stderr: str) -> str:
 def _thread(one: dict[str, Any]) -> SampledThread:
     frames = [(f["name"], f["filename"], f["line"]) for f in one["frames"]]
     lines = [
-        (f"{name} {os.path.basename(path)}:{line}", _is_user_code(path))
+        (f"{name} {os.path.basename(path)}:{line}", is_users(path, name))
         for name, path, line in frames
     ]
     return SampledThread(
@@ -89,8 +84,3 @@ def _thread(one: dict[str, Any]) -> SampledThread:
         innermost=next((text for text, _ in lines), ""),
         user_line=next((text for text, is_user_code in lines if is_user_code), ""),
     )
-
-
-def _is_user_code(path: str) -> bool:
-    """Return True for a file of the user. The other process may have another Python."""
-    return not (path.startswith(LIBRARIES) or "site-packages" in path or "/lib/python3" in path)

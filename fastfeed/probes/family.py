@@ -16,7 +16,6 @@ FORKSERVER = re.compile(
     r"multiprocessing\.forkserver|fastfeed[./]producers[./]process[./]forkserver"
 )
 PYTHON_COMMAND = re.compile(r"python[\d.]*$|/python")
-SIGNALED = 0x7F
 
 
 class Descendant(NamedTuple):
@@ -35,11 +34,11 @@ class Descendant(NamedTuple):
 def descendants(pid: int) -> list[Descendant]:
     """Return all descendants, except those that serve only multiprocessing itself."""
     found: list[Descendant] = []
-    below = [(child, pid, "") for child in _children(pid)]
+    below = [(child, pid, "") for child in procfs.children_of(pid)]
     while below:
         child, parent, above = below.pop()
         command = procfs.text_of(f"/proc/{child}/cmdline").replace("\0", " ").strip()
-        below += [(one, child, command) for one in _children(child)]
+        below += [(one, child, command) for one in procfs.children_of(child)]
         # Children of a fork server have its command line.
         is_server = FORKSERVER.search(command) is not None and not FORKSERVER.search(above)
         # A zombie has no command line.
@@ -47,18 +46,6 @@ def descendants(pid: int) -> list[Descendant]:
             start = procfs.start_ticks(child)
             found.append(Descendant(child, parent, command, _is_python(child), start))
     return found
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    return [
-        int(word)
-        for task in tasks
-        for word in procfs.text_of(f"/proc/{pid}/task/{task}/children").split()
-    ]
 
 
 def _is_python(pid: int) -> bool:
@@ -106,22 +93,20 @@ def exit_of(stat: bytes, pid: int) -> str:
 
     It is known from a zombie's stat or from multiprocessing.
     """
-    fields = stat.rpartition(b")")[2].split()
-    if len(fields) > 49 and fields[0] == b"Z":
-        return describe_status(int(fields[49]))
+    fields = procfs.fields_of(stat.decode(errors="replace"))
+    if len(fields) > 49 and fields[0] == "Z":
+        return exit_text(os.waitstatus_to_exitcode(int(fields[49])))
     code = _returncode(pid)
-    if code is None:
-        return "gone"
-    return f"exit code {code}" if code >= 0 else _signal(-code)
+    return "gone" if code is None else exit_text(code)
 
 
-def describe_status(status: int) -> str:
-    """Return a wait status in words: "exit code 1", "SIGKILL"."""
-    number = status & SIGNALED
-    return _signal(number) if number else f"exit code {status >> 8}"
+def exit_text(code: int) -> str:
+    """Return an exit code in words; a negative one is a signal: "exit code 1", "SIGKILL"."""
+    return f"exit code {code}" if code >= 0 else signal_name(-code)
 
 
-def _signal(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as "SIGKILL"."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import psutil
 
 from fastfeed.core.machine import free_memory_nbytes
-from fastfeed.core.unix import PAGE_NBYTES, TICKS_S, usable_cores
+from fastfeed.core.unix import PAGE_NBYTES, usable_cores
 from fastfeed.probes import procfs
 from fastfeed.probes.gpu import GpuUsage
 
@@ -81,10 +81,9 @@ def processes() -> dict[int, tuple[str, float]]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             stat = procfs.text_of(f"/proc/{name}/stat")
-            fields = stat.rpartition(")")[2].split()
-            if len(fields) > 12:
+            if fields := procfs.fields_of(stat):
                 title = stat[stat.find("(") + 1 : stat.rfind(")")]
-                found[int(name)] = title, (int(fields[11]) + int(fields[12])) / TICKS_S
+                found[int(name)] = title, procfs.cpu_s(fields)
     return found
 
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-import sysconfig
 from collections.abc import Iterable
-from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
+from fastfeed.core.user_code import LIBRARY_FOLDERS, OWN_FOLDER, PACKAGE_FOLDERS, is_users
+
 Spot = tuple[CodeType, int]  # a code object and the offset of the instruction in it
-PACKAGE_FOLDERS = ("site-packages", "dist-packages")
-# Generated code of namedtuple and dataclass, which looks like the code of `python -c`.
-GENERATED = frozenset(
-    ("<lambda>", "__init__", "__eq__", "__repr__", "__hash__", "__new__", "__lt__", "__setattr__")
-)
 FORKS = "multiprocessing/process.py"
-OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
 
 
 class Place(NamedTuple):
@@ -39,10 +33,6 @@ class Places:
     """The places of spots in the code of frames, in a cache."""
 
     def __init__(self) -> None:
-        names = ("stdlib", "platstdlib")
-        self._library = tuple(
-            {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in names}
-        )
         self._here = os.getcwd() + os.sep
         self._files: dict[str, tuple[str, bool]] = {}
         self._spots: dict[Spot, Place] = {}
@@ -59,32 +49,21 @@ class Places:
 
     def named(self, function: str, filename: str, *, line: int) -> Place:
         """Return the place of a line in a function of a file, which has its full name."""
-        short, users = self.file(filename)
-        return Place(
-            function, short, line, users and not (filename == "<string>" and function in GENERATED)
-        )
+        return Place(function, self.file(filename)[0], line, is_users(filename, function))
 
     def file(self, filename: str) -> tuple[str, bool]:
         """Return the name of a file in reports, and True if it belongs to the user."""
         found = self._files.get(filename)
         if found is None:
-            found = self._files[filename] = self._short(filename), self._is_users(filename)
+            found = self._files[filename] = self._short(filename), is_users(filename)
         return found
-
-    def _is_users(self, filename: str) -> bool:
-        if filename.startswith("<"):
-            return filename in ("<string>", "<stdin>") or filename.startswith("<ipython")
-        real = os.path.realpath(filename)
-        if any(f"{os.sep}{name}{os.sep}" in real for name in PACKAGE_FOLDERS):
-            return False
-        return not real.startswith((*self._library, OWN_FOLDER))
 
     def _short(self, filename: str) -> str:
         for name in PACKAGE_FOLDERS:
             _, found, rest = filename.rpartition(f"{os.sep}{name}{os.sep}")
             if found:
                 return rest
-        for folder in self._library:
+        for folder in LIBRARY_FOLDERS:
             if filename.startswith(folder):
                 return filename.removeprefix(folder)
         if filename.startswith(OWN_FOLDER):

@@ -209,9 +209,25 @@ def text_of(path: str) -> str:
     return ""
 
 
+def children_of(pid: int) -> list[int]:
+    """Return the processes that the threads of a process have started and that are not reaped."""
+    files = [f"/proc/{pid}/task/{tid}/children" for tid in threads_of(pid)]
+    return [int(word) for file in files for word in text_of(file).split()]
+
+
 def stat_fields(pid: int) -> list[str]:
     """Return the fields of a process's stat from its state on; none if the process is gone."""
-    return text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields_of(text_of(f"/proc/{pid}/stat"))
+
+
+def fields_of(stat: str) -> list[str]:
+    """Return the fields of a stat behind the name, which may hold spaces and brackets."""
+    return stat.rpartition(")")[2].split()
+
+
+def cpu_s(fields: Sequence[str]) -> float:
+    """Return the CPU seconds in the fields of a stat."""
+    return sum(map(int, fields[11:13])) / TICKS_S
 
 
 def start_ticks(pid: int) -> int:
@@ -226,7 +242,7 @@ def times(stat: bytes, schedstat: bytes) -> Counters:
     CPU and queue time are from schedstat, in nanoseconds; without it, CPU time is from stat, in
     ticks.
     """
-    fields = stat.rpartition(b")")[2].split()
+    fields = fields_of(stat.decode(errors="replace"))
     faults = user = system = 0
     if len(fields) > 12:
         faults, user, system = int(fields[7]), int(fields[11]), int(fields[12])

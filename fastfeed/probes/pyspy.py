@@ -21,7 +21,7 @@ SAMPLES_PER_S = 50  # a start costs as much as 100 samples
 RECORD_S = 1  # whole seconds
 MAX_CORE_SHARE = 0.004
 MAX_SAMPLED_CHILDREN = 4
-DUMP_S = 5.0
+DUMP_S = 10.0
 PYTHON_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 THREAD_LINE = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
 PERMISSION = re.compile(r"permission|not permitted|sudo|ptrace", re.IGNORECASE)
@@ -212,6 +212,14 @@ def find() -> str:
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
 
 
+def run_dump(program: str, pid: int, *options: str) -> subprocess.CompletedProcess[str]:
+    """Have py-spy write down the threads of a process. Raise OSError and SubprocessError."""
+    command = [program, "dump", "--pid", str(pid), *options]
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DUMP_S
+    )
+
+
 def dump(pid: int) -> list[str]:
     """Return the stack of the first thread of a process, or [] if py-spy fails.
 
@@ -220,11 +228,8 @@ def dump(pid: int) -> list[str]:
     program = find()
     if not program:
         return []
-    command = [program, "dump", "--nonblocking", "--pid", str(pid)]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DUMP_S
-        )
+        done = run_dump(program, pid, "--nonblocking")
     except (OSError, subprocess.SubprocessError):
         return []
     _, _, thread = done.stdout.partition("\nThread ")

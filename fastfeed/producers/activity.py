@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sysconfig
-from pathlib import Path
 from types import FrameType
 
 from fastfeed.core.status import IDLE, INPUT, MAKING, RANKS, ROOM
+from fastfeed.core.user_code import is_own, is_users
 
-OWN = str(Path(__file__).parents[1])
-LIBRARIES = (sysconfig.get_path("stdlib"), "<frozen", "<string>")
 # functions of fastfeed in which a producer waits; in any other it works for the user
 WAIT_STATES = {
     ("buffer.py", "_wait_for_room"): ROOM,
@@ -29,12 +26,12 @@ def activity_of(frame: FrameType | None) -> tuple[int, str]:
             break
         code = frame.f_code
         path = code.co_filename
-        if path.startswith(OWN):
+        if is_own(path):
             state = WAIT_STATES.get((path[path.rfind("/") + 1 :], code.co_name), MAKING)
             return state, (own or inner) if state == MAKING else ""
         if not own:
             text = f"{code.co_name} {path[path.rfind('/') + 1 :]}:{frame.f_lineno}"
             inner = inner or text
-            own = "" if path.startswith(LIBRARIES) or "site-packages" in path else text
+            own = text if is_users(path, code.co_name) else ""
         frame = frame.f_back
     return MAKING, own or inner

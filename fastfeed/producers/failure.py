@@ -14,6 +14,7 @@ from typing import Any
 import cloudpickle
 
 from fastfeed.errors import FeedError, ProducerDied, ProducerError, ProducerFailed, message_of
+from fastfeed.probes.family import signal_name
 
 MAX_LAST_TEXT = 1900  # characters of an error's text, and of its traceback
 
@@ -113,7 +114,7 @@ class WorkerDeath:
         how = (
             f"ended with exit code {exit_code}"
             if exit_code is not None
-            else f"was killed by {_signal_name(self.signal or 0)}"
+            else f"was killed by {signal_name(self.signal or 0)}"
         )
         if self.reason:
             how = f"was lost {self.reason}"
@@ -149,10 +150,3 @@ class WorkerDeath:
         if self.signal is not None:
             return "The signal came from a job scheduler, an operator or the code itself."
         return "The producer's code or a library has called sys.exit or os._exit."
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

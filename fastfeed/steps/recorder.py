@@ -5,17 +5,15 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import sysconfig
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
-from functools import cache
-from pathlib import Path
 from threading import get_ident
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from fastfeed.core.status import ProducerStatus
+from fastfeed.core.user_code import is_own, is_users
 from fastfeed.steps.timeline import (
     Leaf,
     Loop,
@@ -365,26 +363,9 @@ def _nearest(frame: Any) -> tuple[str, int]:
     at, nearest = frame, ("", 0)
     while at is not None:
         file = at.f_code.co_filename
-        if not _is_own(file):
+        if not is_own(file):
             if is_users(file):
                 return file, at.f_lineno
             nearest = nearest if nearest[0] else (file, at.f_lineno)
         at = at.f_back
     return nearest
-
-
-@cache
-def is_users(file: str) -> bool:
-    """Return True for a file of the user: not of Python, an installed package or fastfeed."""
-    if _is_own(file) or file.startswith("<frozen"):
-        return False
-    paths = sysconfig.get_paths()
-    library = (paths["stdlib"], paths["platstdlib"])
-    return not any(
-        part in file for part in ("site-packages", "dist-packages")
-    ) and not file.startswith(library)
-
-
-@cache
-def _is_own(file: str) -> bool:
-    return Path(__file__).parents[1] in Path(file).parents

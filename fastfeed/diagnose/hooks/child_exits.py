@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import signal
 from typing import Any
 
 from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import Undo, patch
+from fastfeed.probes.family import exit_text
 
 MODULES = ("multiprocessing.popen_fork", "multiprocessing.popen_forkserver")
 
@@ -34,13 +34,3 @@ def dead_process(pid: int, exit_code: int) -> DeadProducer:
     """Return the record of a process that has ended with an error."""
     name = f"process {pid}"
     return DeadProducer(name, f"{name} ended: {exit_text(exit_code)}", exit_code)
-
-
-def exit_text(code: int) -> str:
-    """Return an exit code in words; a negative one is a signal."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

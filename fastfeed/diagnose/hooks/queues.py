@@ -11,9 +11,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from fastfeed.core.user_code import is_users
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
-from fastfeed.steps.recorder import PrefetchedBatch, StepRecorder, is_users, site_of
+from fastfeed.steps.recorder import PrefetchedBatch, StepRecorder, site_of
 from fastfeed.steps.timeline import Mark
 
 MODULES = ("queue", "multiprocessing.queues", "multiprocessing.pool", "concurrent.futures._base")

@@ -11,13 +11,14 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from fastfeed.core.user_code import is_users
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.keras_loader import dataset_facts
 from fastfeed.diagnose.hooks.keras_steps import TensorFlowRecorder
 from fastfeed.diagnose.hooks.patches import Undo, calling_frames, patch, undo_all
 from fastfeed.diagnose.hooks.tf_function import ScriptFunction, takes_input
 from fastfeed.diagnose.hooks.tf_relay import copied_tensor
-from fastfeed.steps.recorder import StepRecorder, is_users, site_of
+from fastfeed.steps.recorder import StepRecorder, site_of
 from fastfeed.steps.timeline import Loop, Step
 
 MODULES = ("tensorflow",)

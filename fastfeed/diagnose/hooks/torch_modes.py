@@ -9,9 +9,9 @@ import time
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from fastfeed.core.user_code import is_users
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import MIN_MARK_S, Undo, patch, undo_all
-from fastfeed.steps.recorder import is_users
 from fastfeed.steps.timeline import Mark
 
 MODULES = ("torch.optim.optimizer",)

@@ -17,6 +17,7 @@ from multiprocessing import process
 from pathlib import Path
 from typing import Any
 
+from fastfeed.core.user_code import is_users
 from fastfeed.diagnose.evidence_file import Recording, write_evidence
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
@@ -24,7 +25,6 @@ from fastfeed.diagnose.run.collector import EvidenceCollector
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan
 from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
-from fastfeed.steps.recorder import is_users
 from fastfeed.steps.timeline import Timeline
 
 CHILD_POLL_S, UNASKED_POLL_S = 0.1, 0.5

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
 
+from fastfeed.core.user_code import is_users
 from fastfeed.diagnose.diagnosis import MIN_STEPS
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.steps.recorder import is_users
 from fastfeed.steps.timeline import Loop
 
 WARMUP_STEPS = 5  # or half of the planned time, if steps are slower

@@ -106,7 +106,11 @@ class TrainingChildren:
         running = [] if self.watching or now_s - then_s < UNASKED_POLL_S else self.running()
         if not running:
             return False
-        self._counted = now_s, time.clock_gettime(self._clock), sum(map(cpu_s, running))
+        self._counted = (
+            now_s,
+            time.clock_gettime(self._clock),
+            sum(procfs.cpu_s(procfs.stat_fields(pid)) for pid in running),
+        )
         passed_s = now_s - then_s
         idle = self._counted[1] - own_s < IDLE_SCRIPT_CORES * passed_s
         working = self._counted[2] - children_s > WORKING_CHILD_CORES * passed_s
@@ -193,12 +197,6 @@ class TrainingChildren:
             return data
 
         return get_preparation_data
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process."""
-    ticks = sum(map(int, procfs.stat_fields(pid)[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def end_processes(pids: list[int], number: signal.Signals = signal.SIGTERM) -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fastfeed.core.user_code import is_users
 from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.child_exits import dead_process
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.lifecycle import STALL_PERIODS
 from fastfeed.probes import procfs
 from fastfeed.probes.pyspy import MAX_SAMPLED_CHILDREN, dump
-from fastfeed.steps.recorder import is_users
 from fastfeed.steps.timeline import Loop
 
 DEAD_PERIODS = 3  # without a step: the feed may be dead
@@ -186,8 +186,7 @@ class Watchdog:
             status = int(state[-1]) if state[0] == "Z" and state[-1].isdigit() else 0
             if status and pid not in self._zombies:
                 self._zombies.add(pid)
-                code = -(status & 127) if status & 127 else status >> 8
-                self._log.saw_death(dead_process(pid, code))
+                self._log.saw_death(dead_process(pid, os.waitstatus_to_exitcode(status)))
 
 
 def record_thread_deaths(log: HookLog) -> Callable[[], None]:
@@ -282,9 +281,7 @@ def _period_s(loop: Loop | None) -> float:
 
 def _find_children() -> list[ChildState]:
     """Return the children of this process without multiprocessing's own helpers."""
-    files = Path("/proc/self/task").glob("*/children")
-    pids = [int(pid) for file in files for pid in procfs.text_of(str(file)).split()]
-    stats = ((pid, procfs.text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()) for pid in pids)
+    stats = ((pid, procfs.stat_fields(pid)) for pid in procfs.children_of(os.getpid()))
     return [(pid, state) for pid, state in stats if state and not _is_helper(pid)]
 
 
@@ -295,5 +292,4 @@ def _is_helper(pid: int) -> bool:
 
 def _cpu_s(children: list[ChildState]) -> float:
     """Return the CPU seconds of this process and its children."""
-    ticks = sum(int(state[11]) + int(state[12]) for _, state in children)
-    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+    return time.process_time() + sum(procfs.cpu_s(state) for _, state in children)

@@ -16,7 +16,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -25,6 +24,7 @@ import numpy as np
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.position import ONLY_STREAM
 from fastfeed.errors import FeedError, ProducerError
+from fastfeed.probes import procfs
 from fastfeed.producers.failure import decode_error, read_last_words
 from fastfeed.producers.process.main import STACKS_SIGNAL, WorkerTask
 from fastfeed.producers.process.ship import Shipment
@@ -378,10 +378,9 @@ def _state_in_words(pid: int) -> str:
     read."""
     if not pid:
         return ""
-    try:
-        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        wchan = Path(f"/proc/{pid}/wchan").read_text()
-    except OSError:
+    letter = "".join(procfs.stat_fields(pid)[:1])
+    wchan = procfs.text_of(f"/proc/{pid}/wchan")
+    if not letter:
         return ", gone"
     words = {
         "R": "running",

@@ -18,6 +18,7 @@ from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run import watchdog
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.watchdog import Watchdog, format_stack, record_thread_deaths
+from fastfeed.probes.family import exit_text
 from fastfeed.steps.timeline import Timeline
 from tests.helpers.dying import until
 
@@ -26,7 +27,7 @@ from tests.helpers.dying import until
     ("code", "text"), [(3, "exit code 3"), (-9, "SIGKILL"), (-77, "signal 77")]
 )
 def test_exit_codes_in_words(code: int, text: str) -> None:
-    assert children.exit_text(code) == text
+    assert exit_text(code) == text
 
 
 class Popen:

@@ -77,3 +77,16 @@ def test_examples_are_the_same_in_each_run_unless_they_explore() -> None:
     assert settings.default is not None
     assert settings.default.derandomize is not bool(os.environ.get("EXPLORE"))
     assert settings.default.print_blob
+
+
+def test_semaphores_of_others_are_not_ours() -> None:
+    before = [kind() for kind in KINDS]
+    hold = "import multiprocessing as m; lock = m.get_context('spawn').Lock(); print(1, flush=True)"
+    command = [sys.executable, "-c", f"{hold}; input()"]
+    with subprocess.Popen(
+        ["setsid", "--fork", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        found = [thing for thing in KINDS[-1]() - before[-1] if "/sem." in thing]
+        assert found and not any(thing in left_behind(before, limit_s=0) for thing in found)

@@ -77,19 +77,6 @@ def test_calls_of_workers_fail(source: str, mix: tuple[int, int], server: Faulty
     check(points(source, options, server.fault, step=12), least=20)
 
 
-def of_session(runner: FeedRunner) -> Iterator[Any]:
-    tf = pytest.importorskip("tensorflow")
-    with tf.Graph().as_default():
-        tensors = runner.get_inputs()
-        with tf.compat.v1.Session() as session:
-            runner.start(session)
-            while True:
-                try:
-                    yield session.run(tensors)
-                except tf.errors.OutOfRangeError:
-                    return
-
-
 def of_dataset(runner: FeedRunner) -> Iterator[Any]:
     pytest.importorskip("tensorflow")
     for batch in runner.dataset():
@@ -106,14 +93,7 @@ def of_jax(runner: FeedRunner) -> Iterator[Any]:
     yield from runner.jax()
 
 
-def of_keras(runner: FeedRunner) -> Iterator[Any]:
-    pytest.importorskip("keras")
-    data: Any = runner.keras()
-    yield from data
-    data.on_epoch_end()
-
-
-SINKS = [of_session, of_dataset, of_keras, of_torch, of_jax]
+SINKS = [of_dataset, of_torch, of_jax]
 
 
 @pytest.mark.slow

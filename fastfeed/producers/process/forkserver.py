@@ -173,9 +173,10 @@ def _socketpair() -> tuple[socket.socket, socket.socket]:
         return ours, socket.socket(fileno=fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 
-def die_with(parent: int, by: int = signal.SIGKILL) -> None:
-    """Let the kernel end this process when `parent` ends, whatever either of them is doing then.
-    See prctl(2)."""
+def die_with(parent: int, by: int | None = None) -> None:
+    """Let the kernel end this process, by SIGKILL or the signal `by`, when `parent` ends, whatever
+    either of them is doing then. See prctl(2)."""
+    by = signal.SIGKILL if by is None else by
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
     if os.getppid() != parent:  # it has ended already
         os._exit(1)

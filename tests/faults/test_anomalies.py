@@ -74,7 +74,7 @@ def test_a_call_of_a_worker_fails(source: str, server: FaultyServer) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_calls_of_workers_fail(source: str, mix: tuple[int, int], server: FaultyServer) -> None:
     options = {"processes": mix[0], "threads": mix[1], "on_worker_death": "restart"}
-    check(points(source, options, server.fault, step=12), least=20)
+    check(points(source, options, server.fault, step=12), least=10)
 
 
 def of_dataset(runner: FeedRunner) -> Iterator[Any]:

@@ -203,7 +203,7 @@ def serve(channels: tuple[int, int], trainer: int, *, levels: dict[str, int]) ->
         with contextlib.suppress(OSError):
             os.fstat(fd)
             continue
-        os.open(os.devnull, os.O_RDWR)
+        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # by programs that workers start
     # Imported once, here: everything that every worker needs.
     from fastfeed.producers.process import main as worker
 

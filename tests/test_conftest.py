@@ -82,7 +82,7 @@ def test_examples_are_the_same_in_each_run_unless_they_explore() -> None:
 def test_semaphores_of_others_are_not_ours() -> None:
     before = [kind() for kind in KINDS]
     hold = "import multiprocessing as m; lock = m.get_context('spawn').Lock(); print(1, flush=True)"
-    command = [sys.executable, "-c", f"{hold}; input()"]
+    command = [sys.executable, "-c", f"import sys; {hold}; sys.stdin.read()"]
     with subprocess.Popen(
         ["setsid", "--fork", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:

@@ -77,6 +77,19 @@ def test_calls_of_workers_fail(source: str, mix: tuple[int, int], server: Faulty
     check(points(source, options, server.fault, step=12), least=10)
 
 
+def of_session(runner: FeedRunner) -> Iterator[Any]:
+    tf = pytest.importorskip("tensorflow")
+    with tf.Graph().as_default():
+        tensors = runner.get_inputs()
+        with tf.compat.v1.Session() as session:
+            runner.start(session)
+            while True:
+                try:
+                    yield session.run(tensors)
+                except tf.errors.OutOfRangeError:
+                    return
+
+
 def of_dataset(runner: FeedRunner) -> Iterator[Any]:
     pytest.importorskip("tensorflow")
     for batch in runner.dataset():
@@ -93,7 +106,8 @@ def of_jax(runner: FeedRunner) -> Iterator[Any]:
     yield from runner.jax()
 
 
-SINKS = [of_dataset, of_torch, of_jax]
+SINKS = [of_session, of_dataset, of_torch, of_jax]
+ONCE = {"epochs": 1}  # a session repeats the data for ever otherwise
 
 
 @pytest.mark.slow
@@ -102,8 +116,11 @@ SINKS = [of_dataset, of_torch, of_jax]
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("sink", SINKS)
 def test_in_every_sink(sink: Callable[[FeedRunner], Iterator[Any]], server: FaultyServer) -> None:
-    assert not run("indexable", {}, server.fault(Fault("EMFILE", FOR_GOOD)), sink).wrong
-    for options, faulty, step in (({"processes": 2}, server.fault, 60), ({}, injected, 8)):
+    assert not run("indexable", ONCE, server.fault(Fault("EMFILE", FOR_GOOD)), sink).wrong
+    for options, faulty, step in (
+        ({"processes": 2, **ONCE}, server.fault, 60),
+        (ONCE, injected, 8),
+    ):
         found = points("indexable", options, faulty, step=step, kinds=["ENOSPC", "MemoryError"])
         check(found, least=2)
         found = points(

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+MAX_TEXT = 2**16  # characters of an exception's text in that of a FeedError
 _OWN_FOLDERS = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source"))
 
 
@@ -105,8 +106,8 @@ class ProducerFailed(ProducerError):
         ticket: int | None = None,
         trace: str | None = None,
     ) -> None:
-        self.trace = trace or "".join(
-            traceback.format_exception(type(cause), cause, _without_own_frames(cause))
+        self.trace = trace or shortened(
+            "".join(traceback.format_exception(type(cause), cause, _without_own_frames(cause)))
         )
         super().__init__(
             f"{place} raised {type(cause).__name__}: {message_of(cause)}\n\nIn the "
@@ -153,11 +154,19 @@ class ProducerDied(ProducerError):
 
 
 def message_of(cause: BaseException) -> str:
-    """Return the text of an exception, or a placeholder if its __str__ fails."""
+    """Return the text of an exception, shortened, or a placeholder if its __str__ fails."""
     try:
-        return str(cause)
+        return shortened(str(cause))
     except BaseException:  # a user's own __str__ may fail, and must not hide the producer's error
         return "(its text cannot be shown)"
+
+
+def shortened(text: str) -> str:
+    """Return a text without its middle if it is too long to be read."""
+    left_out, half = len(text) - MAX_TEXT, MAX_TEXT // 2
+    if left_out <= 0:
+        return text
+    return f"{text[:half]}\n[{left_out} characters left out]\n{text[-half:]}"
 
 
 def _without_own_frames(cause: BaseException) -> TracebackType | None:

@@ -380,7 +380,9 @@ def _integers(values: Any, name: str) -> list[int]:
     for position, value in enumerate(values):
         if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") or np.ndim(value):
             raise OptionError(
-                f"sampler {name} must give integers, got {value!r} at position {position}"
+                f"sampler {name} must give integers, got {value!r} at position {position}. Lists "
+                "of indices, one for each batch, are a source: FeedRunner(index_lists, "
+                "records=False, transform=batch_of)"
             )
         found.append(operator.index(value))
     return found

@@ -16,16 +16,18 @@ import cloudpickle
 from fastfeed.errors import FeedError, ProducerDied, ProducerError, ProducerFailed, message_of
 from fastfeed.probes.family import signal_name
 
+MAX_ERROR_NBYTES = 2**20  # of a pickled exception
 MAX_LAST_TEXT = 1900  # characters of an error's text, and of its traceback
 
 
 class LostException(Exception):
-    """Stand-in for an exception that cannot be pickled. Its text begins with the name of the
+    """Stand-in for an exception that cannot be pickled or is too large. Its text begins with the name of the
     original class."""
 
 
 def encode_error(error: BaseException, ticket: int | None) -> bytes:
-    """Encode a producer's failure; of an exception that cannot be pickled only the text is kept."""
+    """Encode a producer's failure; of an exception that cannot be pickled, or that holds more than
+    1 MB, only the text is kept."""
     cause = error.__cause__ if isinstance(error, ProducerFailed) else None
     if isinstance(error, ProducerFailed) and cause is not None:
         parts: tuple[Any, ...] = (error.place, error.trace, ticket, _pickled(cause))
@@ -76,7 +78,7 @@ def _pickled(error: BaseException) -> bytes:
     with contextlib.suppress(BaseException):
         data: bytes = cloudpickle.dumps(error)
         # Many exceptions pickle but do not unpickle, for lack of constructor arguments.
-        if isinstance(pickle.loads(data), BaseException):
+        if len(data) <= MAX_ERROR_NBYTES and isinstance(pickle.loads(data), BaseException):
             return data
     return bytes(cloudpickle.dumps(LostException(f"{type(error).__name__}: {message_of(error)}")))
 

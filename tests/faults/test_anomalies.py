@@ -106,7 +106,14 @@ def of_jax(runner: FeedRunner) -> Iterator[Any]:
     yield from runner.jax()
 
 
-SINKS = [of_session, of_dataset, of_torch, of_jax]
+def of_keras(runner: FeedRunner) -> Iterator[Any]:
+    pytest.importorskip("keras")
+    data = runner.keras()
+    yield from data
+    data.on_epoch_end()
+
+
+SINKS = [of_session, of_dataset, of_keras, of_torch, of_jax]
 ONCE = {"epochs": 1}  # a session repeats the data for ever otherwise
 
 

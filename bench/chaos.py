@@ -201,8 +201,8 @@ def _consume(runner: FeedRunner, outcome: Outcome, killer: Killer) -> None:
             outcome.ledger.take(held[0])
         held.append(batch)
         if early is None and outcome.kills * 10 >= outcome.plan.kills:
-            early = Footprint.now()
-    outcome.at_end = Footprint.now()
+            early = Footprint.least()
+    outcome.at_end = Footprint.least()
     outcome.growth = outcome.at_end - (early or outcome.at_end)
 
 

@@ -212,7 +212,7 @@ def test_any_evidence_is_judged(seen: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(any_evidence())
 def test_more_evidence_is_judged(seen: Any) -> None:
     check_any(seen)

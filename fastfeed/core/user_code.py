@@ -6,6 +6,7 @@ import os
 import sysconfig
 from functools import cache
 from pathlib import Path
+from types import CodeType
 
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
@@ -32,6 +33,25 @@ def is_users(file: str, function: str = "") -> bool:
     return not (is_own(file) or "/lib/python3" in real or real.startswith(LIBRARY_FOLDERS))
 
 
+def is_users_code(code: CodeType) -> bool:
+    """Return True for code of the user."""
+    return is_users(code.co_filename, code.co_name)
+
+
 def is_own(file: str) -> bool:
     """Return True for a file of fastfeed."""
     return file.startswith(OWN_FOLDER)
+
+
+def short_name(file: str, here: str) -> str:
+    """Return the name of a file in reports: below the folder of a package, of Python or `here`."""
+    for name in PACKAGE_FOLDERS:
+        _, found, rest = file.rpartition(f"{os.sep}{name}{os.sep}")
+        if found:
+            return rest
+    if is_own(file):
+        return "fastfeed/" + file.removeprefix(OWN_FOLDER)
+    for folder in (*LIBRARY_FOLDERS, here):
+        if file.startswith(folder):
+            return file.removeprefix(folder)
+    return os.path.basename(file) or file

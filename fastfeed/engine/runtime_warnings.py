@@ -4,56 +4,20 @@ that the consumer keeps."""
 from __future__ import annotations
 
 import logging
-import statistics
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 
 from fastfeed.core.stats import StageRow, total
 from fastfeed.errors import FeedWarning
 from fastfeed.options import FeedOptions
-from fastfeed.probes import procfs
-from fastfeed.probes.lock import CONTENDED_S
+from fastfeed.probes.lock import CONTENDED_S, LockProbe
 
 LOG = logging.getLogger("fastfeed")
 RUN_IN_S = 1.0  # start-up holds the lock, too
-
 BUSY = 0.3  # of a core, by all producers: less of it keeps nobody waiting
 NAP_S = 0.005
 NAPS = 100
-
-
-class LockProbe:
-    """A thread that measures its delay in getting the interpreter lock back after a sleep.
-
-    A training step has the same delay.
-    """
-
-    def __init__(self) -> None:
-        self.late_s: float | None = None  # the median delay, at the end
-        self._over = False
-        self.thread = threading.Thread(target=self._run, name="fastfeed-lock-probe", daemon=True)
-
-    def stop(self) -> None:
-        """End the thread within NAP_S."""
-        self._over = True
-
-    def _run(self) -> None:
-        late = []
-        for _ in range(NAPS):
-            queued, start = run_delay_s(), time.perf_counter()
-            time.sleep(NAP_S)
-            if self._over:
-                return
-            late.append(time.perf_counter() - start - NAP_S - (run_delay_s() - queued))
-        self.late_s = statistics.median(late)
-
-
-def run_delay_s() -> float:
-    """Return the seconds for which this thread waited for a core, or 0 if unknown."""
-    words = procfs.text_of("/proc/thread-self/schedstat").split()
-    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
 
 class RuntimeWarnings:
@@ -65,7 +29,9 @@ class RuntimeWarnings:
         self._options = options
         self._rows = rows
         self.said: set[str] = set()  # warnings that were given, of all feeds of a runner
-        self._probe = None if options.workers or shares else LockProbe()
+        self._probe: LockProbe | None = None
+        if not (options.workers or shares):
+            self._probe = LockProbe(pause_s=NAP_S, times=NAPS)
         # the time, and the producers' CPU seconds, at the start of the probe
         self._begun: tuple[float, float] | None = None
 
@@ -89,9 +55,9 @@ class RuntimeWarnings:
         if self._begun is None:
             self._begun = now_s, total(self._rows()).cpu_s
             probe.thread.start()
-        elif probe.late_s is not None:
+        elif (late_s := probe.median_s) is not None:
             self._probe = None
-            self._judge(probe.late_s, now_s)
+            self._judge(late_s, now_s)
 
     def stop(self) -> None:
         """End the probe, from any thread."""

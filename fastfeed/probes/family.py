@@ -43,7 +43,7 @@ def descendants(pid: int) -> list[Descendant]:
         is_server = FORKSERVER.search(command) is not None and not FORKSERVER.search(above)
         # A zombie has no command line.
         if command and not is_server and not any(name in command for name in HELPER_MODULES):
-            start = procfs.start_ticks(child)
+            start = procfs.stat_of(child).start_ticks
             found.append(Descendant(child, parent, command, _is_python(child), start))
     return found
 
@@ -93,9 +93,9 @@ def exit_of(stat: bytes, pid: int) -> str:
 
     It is known from a zombie's stat or from multiprocessing.
     """
-    fields = procfs.fields_of(stat.decode(errors="replace"))
-    if len(fields) > 49 and fields[0] == "Z":
-        return exit_text(os.waitstatus_to_exitcode(int(fields[49])))
+    found = procfs.parse_stat(stat.decode(errors="replace"))
+    if found.state == "Z":
+        return exit_text(os.waitstatus_to_exitcode(found.status))
     code = _returncode(pid)
     return "gone" if code is None else exit_text(code)
 

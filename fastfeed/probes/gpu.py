@@ -46,50 +46,92 @@ class GpuReading:
     own_nbytes: int
 
 
-def nvml() -> Any:
-    """Return the bindings of NVML. Raise MissingExtra without nvidia-ml-py."""
-    try:
-        return importlib.import_module("pynvml")
-    except ImportError as error:
-        raise MissingExtra("nvidia-ml-py", "gpu") from error
+class Gpus:
+    """The GPUs of this machine; none without a driver, a GPU or permission. Raise MissingExtra
+    without nvidia-ml-py."""
+
+    def __init__(self, library: Any = None) -> None:
+        try:
+            self._library: Any = library or importlib.import_module("pynvml")
+        except ImportError as error:
+            raise MissingExtra("nvidia-ml-py", "gpu") from error
+        self._devices: list[Any] = []
+        with contextlib.suppress(Exception):  # NVML has a different error for each of these
+            self._library.nvmlInit()
+            count = self._library.nvmlDeviceGetCount()
+            self._devices = [self._library.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+        names = map(self._library.nvmlDeviceGetName, self._devices)
+        self.names = [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+
+    def readings(self, pid: int = 0) -> list[GpuReading]:
+        """Return the present state of every GPU, and the memory that process `pid` uses, which is
+        unknown in another PID namespace."""
+        return [
+            self._reading(number, device, pid=pid) for number, device in enumerate(self._devices)
+        ]
+
+    def _reading(self, number: int, device: Any, *, pid: int) -> GpuReading:
+        library = self._library
+        memory = _value(lambda: library.nvmlDeviceGetMemoryInfo(device))
+        rates = _value(lambda: library.nvmlDeviceGetUtilizationRates(device))  # none with MIG
+        running = (
+            _value(lambda: library.nvmlDeviceGetComputeRunningProcesses(device)) if pid else None
+        )
+        return GpuReading(
+            number,
+            self.names[number],
+            None if rates is None else rates.gpu / 100,
+            *((int(memory.used), int(memory.total)) if memory is not None else (0, 0)),
+            sum(one.usedGpuMemory or 0 for one in running or () if one.pid == pid),
+        )
+
+    def traffic(self) -> list[tuple[float, float]]:
+        """Return for every GPU the bytes/s that it receives from the host and sends to it."""
+        library: Any = self._library
+
+        def nbytes_s(device: Any, counter: str) -> float:
+            which = getattr(library, f"NVML_PCIE_UTIL_{counter}_BYTES")
+            found = _value(lambda: library.nvmlDeviceGetPcieThroughput(device, which))
+            return float(found or 0) * KIB
+
+        return [(nbytes_s(one, "RX"), nbytes_s(one, "TX")) for one in self._devices]
+
+    def close(self) -> None:
+        """Close the library."""
+        if self._devices:
+            self._devices = []
+            _value(self._library.nvmlShutdown)
 
 
-def _devices(library: Any) -> list[Any]:
-    """Return a handle of each GPU; none without a driver, a GPU or permission."""
-    with contextlib.suppress(Exception):  # NVML has a different error for each of these
-        library.nvmlInit()
-        count = library.nvmlDeviceGetCount()
-        return [library.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-    return []
+def _value(query: Callable[[], Any]) -> Any:
+    """Return a value of NVML, or None if the device does not support it."""
+    with contextlib.suppress(Exception):  # NVML has many errors for unsupported queries
+        return query()
+    return None
 
 
-def _name(library: Any, device: Any) -> str:
-    name = library.nvmlDeviceGetName(device)
-    return name.decode() if isinstance(name, bytes) else str(name)
+def readings(pid: int = 0) -> list[GpuReading]:
+    """Return the present state of every GPU. Raise MissingExtra without nvidia-ml-py."""
+    with contextlib.closing(Gpus()) as gpus:
+        return gpus.readings(pid)
 
 
 def gpu_names() -> tuple[list[str], str]:
-    """Return the names of the GPUs, and why there is none."""
+    """Return the names of the GPUs, or why they cannot be known."""
     try:
-        library = nvml()
+        return [one.name for one in readings()], ""
     except MissingExtra as error:
         return [], str(error)
-    devices = _devices(library)
-    names = [_name(library, device) for device in devices]
-    if devices:
-        _value_or_0(library.nvmlShutdown)
-    return names, ""
 
 
 class GpuSampler:
     """Mean use of every GPU, from repeated samples; of none without a library or a device."""
 
     def __init__(self, library: Any = None) -> None:
-        self._devices: list[Any] = []
         self.missing = ""
+        self._gpus: Gpus | None = None
         try:
-            self._library = library or nvml()
-            self._devices = _devices(self._library)
+            self._gpus = Gpus(library)
         except MissingExtra:
             if os.path.exists(DRIVER):
                 self.missing = (
@@ -99,105 +141,55 @@ class GpuSampler:
 
     def begin(self) -> None:
         """Drop earlier samples."""
-        self._sums = [[0.0] * 4 for _ in self._devices]
+        self._sums: dict[tuple[int, str], tuple[float, ...]] = {}  # by number and name
         self._samples = 0
 
     def sample(self) -> None:
         """Sample every GPU."""
+        if self._gpus is None:
+            return
         self._samples += 1
-        for device, sums in zip(self._devices, self._sums, strict=True):
-            for i, value in enumerate(self._values(device)):
-                sums[i] += value
-
-    def _values(self, device: Any) -> tuple[float, float, float, float]:
-        """Return the figures of a GpuUsage."""
-        library: Any = self._library
-        received, sent = library.NVML_PCIE_UTIL_RX_BYTES, library.NVML_PCIE_UTIL_TX_BYTES
-        return (
-            _value_or_0(lambda: library.nvmlDeviceGetUtilizationRates(device).gpu / 100),
-            _value_or_0(lambda: _memory_share(library.nvmlDeviceGetMemoryInfo(device))),
-            _value_or_0(lambda: library.nvmlDeviceGetPcieThroughput(device, received) * KIB),
-            _value_or_0(lambda: library.nvmlDeviceGetPcieThroughput(device, sent) * KIB),
-        )
+        for one, traffic in zip(self._gpus.readings(), self._gpus.traffic(), strict=True):
+            figures = (one.busy or 0.0, one.used_nbytes / (one.all_nbytes or 1), *traffic)
+            before = self._sums.get((one.number, one.name), (0.0,) * len(figures))
+            self._sums[one.number, one.name] = tuple(map(sum, zip(before, figures, strict=True)))
 
     def means(self) -> tuple[GpuUsage, ...]:
         """Return the means since `begin`."""
-        samples = self._samples or 1
         return tuple(
-            GpuUsage(_name(self._library, device), *(s / samples for s in sums))
-            for device, sums in zip(self._devices, self._sums, strict=True)
+            GpuUsage(name, *(figure / self._samples for figure in sums))
+            for (_, name), sums in self._sums.items()
         )
 
     def stop(self) -> None:
         """Close the library."""
-        if self._devices:
-            _value_or_0(self._library.nvmlShutdown)
-            self._devices, self._sums = [], []
-
-
-def _value_or_0(query: Callable[[], Any]) -> float:
-    """Return a value of NVML, or 0 if the device does not support it."""
-    with contextlib.suppress(Exception):  # NVML has many errors for unsupported queries
-        return float(query())
-    return 0.0
-
-
-def _memory_share(memory: Any) -> float:
-    return float(memory.used / memory.total)
+        if self._gpus is not None:
+            self._gpus.close()
+        self.begin()
 
 
 class GpuMeter:
-    """Samples of the first GPU, at most five a second. Without a GPU every figure is None."""
+    """Readings of the first GPU, at most five a second. Without a GPU every figure is None."""
 
     def __init__(self, library: Any = None) -> None:
-        self.name: str | None = None
+        self._gpus: Gpus | None = None
+        with contextlib.suppress(MissingExtra):
+            self._gpus = Gpus(library)
+        self.name = next(iter(self._gpus.names), None) if self._gpus is not None else None
         self.nbytes: int | None = None
-        self._device: Any = None
         self._next_s = 0.0
         self._busy: list[float] = []
-        with contextlib.suppress(MissingExtra):
-            self._library = library or nvml()
-            for device in _devices(self._library)[:1]:
-                self._device, self.name = device, _name(self._library, device)
 
     def sample(self, now_s: float) -> None:
         """Read the GPU, unless the last sample is recent."""
-        if self.name is None or now_s < self._next_s:
+        if self._gpus is None or self.name is None or now_s < self._next_s:
             return
         self._next_s = now_s + METER_EVERY_S
-        self._busy.append(self._library.nvmlDeviceGetUtilizationRates(self._device).gpu / 100)
-        self.nbytes = int(self._library.nvmlDeviceGetMemoryInfo(self._device).used)
+        reading = self._gpus.readings()[0]
+        self.nbytes = reading.used_nbytes
+        self._busy += [] if reading.busy is None else [reading.busy]
 
     @property
     def utilisation(self) -> float | None:
         """The mean share (0 to 1) of time in which a kernel ran."""
         return sum(self._busy) / len(self._busy) if self._busy else None
-
-
-def readings(pid: int) -> list[GpuReading]:
-    """Return the present state of every GPU; none without a driver.
-
-    The memory of process `pid` is unknown if it is in another PID namespace. Raise MissingExtra
-    without nvidia-ml-py.
-    """
-    library = nvml()
-    devices = _devices(library)
-    try:
-        return [_reading(library, n, device=device, pid=pid) for n, device in enumerate(devices)]
-    except library.NVMLError:
-        return []
-    finally:
-        if devices:
-            library.nvmlShutdown()
-
-
-def _reading(library: Any, n: int, *, device: Any, pid: int) -> GpuReading:
-    memory = library.nvmlDeviceGetMemoryInfo(device)
-    try:
-        busy: float | None = library.nvmlDeviceGetUtilizationRates(device).gpu / 100
-        running = library.nvmlDeviceGetComputeRunningProcesses(device)
-    except library.NVMLError:  # MIG does not report utilisation
-        busy, running = None, []
-    own = sum(p.usedGpuMemory or 0 for p in running if p.pid == pid)
-    name = _name(library, device)
-    return GpuReading(n, name, busy, int(memory.used), int(memory.total), own)

@@ -22,11 +22,8 @@ MAX_LINE_REPEATS = 50
 TOOLS = (4, 3)  # of sys.monitoring: ids that no kind of tool is meant to have
 TRACER_STOP_S = 5.0
 CALLS_PER_CHECK = 2000  # calls after which their rate is checked
-# Seconds that the thread loses to a line of the loop, to a call that is traced and to one that is
-# not.
-LINE_S, TRACED_S, SPARED_S = 6e-7, 1e-6, 1.6e-6
-SHORT_CALL_S = 1.5e-6  # shorter calls are traced: not tracing them takes longer
-MIN_SHORT_CALLS = 8  # calls before they count as short
+# Seconds that the thread loses to a line of the loop, and to a call.
+LINE_S, CALL_S = 6e-7, 1.6e-6
 SUSPENDS = (
     inspect.CO_GENERATOR
     | inspect.CO_COROUTINE
@@ -64,8 +61,6 @@ class TraceLineTracer:
         self._code, self._seen, self._head, self._costly = code, seen, head, costly
         self.cost_s = self._cost_s = 0.0  # of tracing, without what it slows down
         self._main = threading.main_thread().ident
-        # the call that was not traced, and when it began
-        self._spared: tuple[CodeType, float] | None = None
         # A frame's trace function is released with the frame. No Python may run then: an exception
         # that a signal raises in it, as Ctrl-C does, would be lost.
         again = functools.partial(sys.settrace, self.called)
@@ -77,7 +72,6 @@ class TraceLineTracer:
         self._calls = self._before = 0  # calls, and those before this iteration
         self._turns = 0  # since it woke
         self._looked_s = 0.0
-        self._short: dict[CodeType, tuple[int, float]] = {}  # calls, and their seconds
 
     def start(self) -> None:
         """Begin with the next instruction of the main thread."""
@@ -107,18 +101,12 @@ class TraceLineTracer:
             if not self._over and not self.rests:
                 in_main(self._again)
             return None
-        code, now = frame.f_code, perf_counter()
-        if code is self._code:
+        if frame.f_code is self._code:
             return self._line
-        self._count(now)
-        calls, spent_s = self._short.get(code, (0, 0.0))
-        if code.co_flags & SUSPENDS or (
-            calls >= MIN_SHORT_CALLS and spent_s < SHORT_CALL_S * calls
-        ):
-            self.cost_s += TRACED_S
+        self._count(perf_counter())
+        self.cost_s += CALL_S
+        if frame.f_code.co_flags & SUSPENDS:
             return None
-        self.cost_s += SPARED_S
-        self._spared = code, now
         sys.settrace(None)
         return self._goes_on()
 
@@ -149,10 +137,6 @@ class TraceLineTracer:
         self._ended.set()
 
     def _count(self, now: float) -> None:
-        if self._spared is not None:
-            code, begun_s = self._spared
-            calls, spent_s = self._short.get(code, (0, 0.0))
-            self._short[code], self._spared = (calls + 1, spent_s + now - begun_s), None
         self._calls += 1
         if self._calls % CALLS_PER_CHECK == 0:
             self._costly = self._costly or self.cost_s - self._cost_s > MAX_COST * (

@@ -1,15 +1,72 @@
-"""Holder of the interpreter lock, inferred from the delay with which the sampler gets it."""
+"""Delay with which a thread gets the interpreter lock, and who held it."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from fastfeed.probes.procfs import DescriptorReader
 
 SWITCHING = 0.1  # weight of a thread on a core that may be about to wait for the lock
 MIN_LATE_SAMPLES = 8
 # Without contention a thread gets the lock within 0.1 ms, seldom after more than 0.3 ms.
 LATE_S = 4e-4  # a longer delay is a wait for the lock
 CONTENDED_S = 1e-3  # typical lateness from which the lock slows a training step
+
+
+class LockDelay:
+    """Delay with which the calling thread gets a core, and then the interpreter lock, after a
+    sleep. A training step has the same delay."""
+
+    def __init__(self, reader: DescriptorReader) -> None:
+        self._reader = reader
+        self._schedstat = -1
+        with contextlib.suppress(OSError):  # of other systems than Linux
+            self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._queued_s = reader.queued_s(self._schedstat)
+
+    def sleep(self, until_s: float) -> tuple[float, float]:
+        """Sleep until that time of perf_counter; return the seconds without the lock, and those
+        without a core."""
+        begin_s, before_s = time.perf_counter(), self._queued_s
+        time.sleep(max(0.0, until_s - begin_s))
+        woke_s, self._queued_s = time.perf_counter(), self._reader.queued_s(self._schedstat)
+        queued_s = self._queued_s - before_s
+        return woke_s - max(until_s, begin_s) - queued_s, queued_s
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+
+
+class LockProbe:
+    """A thread that measures its delay, again and again, until it has done so `times` times."""
+
+    def __init__(self, *, pause_s: float, times: int) -> None:
+        self.delays_s: list[float] = []
+        self._pause_s = pause_s
+        self._times = times
+        self._over = False
+        self.thread = threading.Thread(target=self._run, name="fastfeed-lock-probe", daemon=True)
+
+    @property
+    def median_s(self) -> float | None:
+        """The typical delay, once all are measured."""
+        return quantile(self.delays_s, 0.5) if len(self.delays_s) == self._times else None
+
+    def stop(self) -> None:
+        """End the thread within its pause."""
+        self._over = True
+
+    def _run(self) -> None:
+        with contextlib.closing(LockDelay(DescriptorReader())) as delay:
+            while not self._over and len(self.delays_s) < self._times:
+                self.delays_s.append(delay.sleep(time.perf_counter() + self._pause_s)[0])
 
 
 class LockCandidate(NamedTuple):

@@ -1,4 +1,5 @@
-"""Use of the machine's cores, disks, network and memory over a time."""
+"""Use of the machine's cores, disks, network and memory over a time, and the pools of threads of
+native libraries."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -77,14 +79,8 @@ def totals() -> Totals:
 
 def processes() -> dict[int, tuple[str, float]]:
     """Return the name and the CPU seconds of every visible process."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            stat = procfs.text_of(f"/proc/{name}/stat")
-            if fields := procfs.fields_of(stat):
-                title = stat[stat.find("(") + 1 : stat.rfind(")")]
-                found[int(name)] = title, procfs.cpu_s(fields)
-    return found
+    stats = {int(name): procfs.stat_of(name) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid: (stat.name, stat.cpu_s) for pid, stat in stats.items() if stat.state}
 
 
 def noisy(
@@ -113,6 +109,30 @@ def cores() -> int:
     if len(words) == 2 and words[0].isdigit():
         return max(1, min(count, -(-int(words[0]) // int(words[1]))))
     return count
+
+
+def pools_of(modules: Mapping[str, ModuleType | Any]) -> dict[str, int]:
+    """Return the number of threads by library, as those of `modules` report it."""
+    found: dict[str, int] = {}
+    for name, module, function in (
+        ("OpenCV", "cv2", "getNumThreads"),
+        ("torch", "torch", "get_num_threads"),
+    ):
+        count = int(_call(modules.get(module), function, default=0))
+        if count:
+            found[name] = count
+    for pool in _call(modules.get("threadpoolctl"), "threadpool_info", default=()):
+        name = str(pool.get("internal_api", "native"))
+        found[name] = max(found.get(name, 0), int(pool.get("num_threads", 0)))
+    return found
+
+
+def _call(module: Any, function: str, *, default: Any) -> Any:
+    """Return the result of a function of a module, or the default if it cannot be called."""
+    try:
+        return getattr(module, function)()
+    except Exception:  # the script's own library, of any version, may raise anything
+        return default
 
 
 class MachineLog:

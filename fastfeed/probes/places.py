@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import NamedTuple
 
-from fastfeed.core.user_code import LIBRARY_FOLDERS, OWN_FOLDER, PACKAGE_FOLDERS, is_users
+from fastfeed.core.user_code import is_users, short_name
 
 Spot = tuple[CodeType, int]  # a code object and the offset of the instruction in it
 FORKS = "multiprocessing/process.py"
@@ -34,7 +34,7 @@ class Places:
 
     def __init__(self) -> None:
         self._here = os.getcwd() + os.sep
-        self._files: dict[str, tuple[str, bool]] = {}
+        self._files: dict[str, str] = {}
         self._spots: dict[Spot, Place] = {}
 
     def of(self, spot: Spot) -> Place:
@@ -49,28 +49,13 @@ class Places:
 
     def named(self, function: str, filename: str, *, line: int) -> Place:
         """Return the place of a line in a function of a file, which has its full name."""
-        return Place(function, self.file(filename)[0], line, is_users(filename, function))
+        return Place(function, self.file(filename), line, is_users(filename, function))
 
-    def file(self, filename: str) -> tuple[str, bool]:
-        """Return the name of a file in reports, and True if it belongs to the user."""
-        found = self._files.get(filename)
-        if found is None:
-            found = self._files[filename] = self._short(filename), is_users(filename)
-        return found
-
-    def _short(self, filename: str) -> str:
-        for name in PACKAGE_FOLDERS:
-            _, found, rest = filename.rpartition(f"{os.sep}{name}{os.sep}")
-            if found:
-                return rest
-        for folder in LIBRARY_FOLDERS:
-            if filename.startswith(folder):
-                return filename.removeprefix(folder)
-        if filename.startswith(OWN_FOLDER):
-            return "fastfeed/" + filename.removeprefix(OWN_FOLDER)
-        if filename.startswith(self._here):
-            return filename.removeprefix(self._here)
-        return os.path.basename(filename) or filename
+    def file(self, filename: str) -> str:
+        """Return the name of a file in reports."""
+        if filename not in self._files:
+            self._files[filename] = short_name(filename, self._here)
+        return self._files[filename]
 
 
 def line_of(spot: Spot) -> int:

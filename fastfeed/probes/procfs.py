@@ -15,81 +15,31 @@ BUFFER_NBYTES = 4096
 RUNNING = "running"
 COUNTER_FILES = ("stat", "schedstat")
 KEPT_FILES = (*COUNTER_FILES, "syscall")
-# System calls in which a thread waits, by number.
-CALLS_BY_MACHINE = {
-    "x86_64": {
-        **{
-            0: "read",
-            1: "write",
-            7: "poll",
-            17: "pread",
-            18: "pwrite",
-            19: "readv",
-            20: "writev",
-            23: "select",
-        },
-        **{
-            35: "sleep",
-            42: "connect",
-            43: "accept",
-            44: "send",
-            45: "recv",
-            46: "send",
-            47: "recv",
-            61: "child",
-        },
-        **{
-            202: "futex",
-            230: "sleep",
-            232: "poll",
-            247: "child",
-            270: "select",
-            271: "poll",
-            281: "poll",
-        },
-        **{
-            288: "accept",
-            299: "recv",
-            441: "poll",
-            449: "futex",
-            34: "pause",
-            130: "pause",
-            128: "pause",
-        },
-    },
-    "aarch64": {
-        **{
-            63: "read",
-            64: "write",
-            67: "pread",
-            68: "pwrite",
-            65: "readv",
-            66: "writev",
-            72: "select",
-            73: "poll",
-        },
-        **{
-            22: "poll",
-            98: "futex",
-            101: "sleep",
-            115: "sleep",
-            202: "accept",
-            203: "connect",
-            206: "send",
-        },
-        **{
-            207: "recv",
-            211: "send",
-            212: "recv",
-            242: "accept",
-            243: "recv",
-            260: "child",
-            95: "child",
-            133: "pause",
-        },
-        **{441: "poll", 449: "futex", 137: "pause"},
-    },
-}.get(platform.machine(), {})
+# The system calls in which a thread waits: their numbers on x86_64, and on aarch64.
+WAITING_CALLS = {
+    "read": ((0,), (63,)),
+    "write": ((1,), (64,)),
+    "pread": ((17,), (67,)),
+    "pwrite": ((18,), (68,)),
+    "readv": ((19,), (65,)),
+    "writev": ((20,), (66,)),
+    "select": ((23, 270), (72,)),
+    "poll": ((7, 232, 271, 281, 441), (22, 73, 441)),
+    "sleep": ((35, 230), (101, 115)),
+    "futex": ((202, 449), (98, 449)),
+    "connect": ((42,), (203,)),
+    "accept": ((43, 288), (202, 242)),
+    "send": ((44, 46), (206, 211)),
+    "recv": ((45, 47, 299), (207, 212, 243)),
+    "child": ((61, 247), (95, 260)),
+    "pause": ((34, 128, 130), (133, 137)),
+}
+MACHINE = {"x86_64": 0, "aarch64": 1}.get(platform.machine())
+CALL_NAMES = {
+    number: name
+    for name, numbers in WAITING_CALLS.items()
+    for number in (() if MACHINE is None else numbers[MACHINE])
+}
 NEVER_DISK = frozenset(("futex", "sleep", "poll", "select", "recv", "accept", "pause", "child"))
 
 
@@ -215,25 +165,38 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for file in files for word in text_of(file).split()]
 
 
-def stat_fields(pid: int) -> list[str]:
-    """Return the fields of a process's stat from its state on; none if the process is gone."""
-    return fields_of(text_of(f"/proc/{pid}/stat"))
+class Stat(NamedTuple):
+    """The stat file of a process or a thread. `status` is that of a process that has ended, as
+    os.waitpid returns it. All is empty if it is gone."""
+
+    name: str = ""
+    state: str = ""  # a letter: R, S, D, Z...
+    faults: int = 0
+    user_s: float = 0.0
+    system_s: float = 0.0
+    start_ticks: int = 0  # since boot
+    status: int = 0
+
+    @property
+    def cpu_s(self) -> float:
+        """Seconds on a core."""
+        return self.user_s + self.system_s
 
 
-def fields_of(stat: str) -> list[str]:
-    """Return the fields of a stat behind the name, which may hold spaces and brackets."""
-    return stat.rpartition(")")[2].split()
+def parse_stat(text: str) -> Stat:
+    """Return what a stat file tells. The name may hold spaces and brackets."""
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    if len(fields) < 20:
+        return Stat()
+    user, system = (int(ticks) / TICKS_S for ticks in fields[11:13])
+    status = int(fields[49]) if len(fields) > 49 else 0
+    return Stat(name, fields[0], int(fields[7]), user, system, int(fields[19]), status)
 
 
-def cpu_s(fields: Sequence[str]) -> float:
-    """Return the CPU seconds in the fields of a stat."""
-    return sum(map(int, fields[11:13])) / TICKS_S
-
-
-def start_ticks(pid: int) -> int:
-    """Return the start of a process in clock ticks since boot, or 0 if unknown."""
-    fields = stat_fields(pid)
-    return int(fields[19]) if len(fields) > 19 else 0
+def stat_of(pid: int | str) -> Stat:
+    """Return the stat of a process."""
+    return parse_stat(text_of(f"/proc/{pid}/stat"))
 
 
 def times(stat: bytes, schedstat: bytes) -> Counters:
@@ -242,15 +205,11 @@ def times(stat: bytes, schedstat: bytes) -> Counters:
     CPU and queue time are from schedstat, in nanoseconds; without it, CPU time is from stat, in
     ticks.
     """
-    fields = fields_of(stat.decode(errors="replace"))
-    faults = user = system = 0
-    if len(fields) > 12:
-        faults, user, system = int(fields[7]), int(fields[11]), int(fields[12])
-    waits = schedstat.split()
-    cpu_s, queued_s = (user + system) / TICKS_S, 0.0
+    found, waits = parse_stat(stat.decode(errors="replace")), schedstat.split()
+    cpu_s, queued_s = found.cpu_s, 0.0
     if len(waits) > 1:
         cpu_s, queued_s = int(waits[0]) / 1e9, int(waits[1]) / 1e9
-    return Counters(cpu_s, queued_s, system / TICKS_S, faults)
+    return Counters(cpu_s, queued_s, found.system_s, found.faults)
 
 
 def state_char(stat: bytes) -> str:
@@ -282,7 +241,7 @@ def call_of(syscall: bytes) -> tuple[str, int]:
         return RUNNING, 0
     number = int(words[0])
     first = int(words[1], 16) if len(words) > 3 else 0
-    return CALLS_BY_MACHINE.get(number, f"call {number}"), first
+    return CALL_NAMES.get(number, f"call {number}"), first
 
 
 def target_of(pid: int | str, fd: int) -> str:

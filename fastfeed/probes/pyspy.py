@@ -239,10 +239,14 @@ def dump(pid: int) -> list[str]:
 
 def ptrace_limit() -> str:
     """Return why the stacks of other processes cannot be read; empty if they can."""
+    limit = _scope()
+    return "" if os.geteuid() == 0 else limit
+
+
+def _scope() -> str:
     with contextlib.suppress(OSError):
         scope = Path(PTRACE).read_text().strip()
-        if scope != "0" and os.geteuid() != 0:
-            return f"kernel.yama.ptrace_scope is {scope}"
+        return "" if scope == "0" else f"kernel.yama.ptrace_scope is {scope}"
     return ""
 
 
@@ -251,12 +255,8 @@ def reason(error: str) -> str:
     if not PERMISSION.search(error):
         lines = [line.strip() for line in error.splitlines() if line.strip()]
         return lines[-1][:120] if lines else "no answer"
-    with contextlib.suppress(OSError):
-        scope = Path(PTRACE).read_text().strip()
-        if scope != "0":
-            return (
-                f"no permission: kernel.yama.ptrace_scope is {scope}, 0 allows it, and so does root"
-            )
+    if limit := _scope():
+        return f"no permission: {limit}, 0 allows it, and so does root"
     return (
         "no permission: run as its user, or as root, with CAP_SYS_PTRACE (in a container "
         "--cap-add SYS_PTRACE)"

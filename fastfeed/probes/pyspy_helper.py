@@ -15,6 +15,7 @@ import sys
 import time
 
 PAUSE_S = 10.0
+MAX_COMMAND_S = 30.0
 MAX_BURST_CPU_S = 0.1
 NO_STACKS = "No stack counts"  # message of py-spy if no thread held the lock
 
@@ -37,7 +38,7 @@ def answer(request: dict) -> dict:  # type: ignore[type-arg]
     before = used_s()
     try:
         raw, error = run(command)
-    except OSError as failure:
+    except (OSError, subprocess.SubprocessError) as failure:
         raw, error = "", str(failure)
     return {
         "pid": request["pid"],
@@ -49,34 +50,17 @@ def answer(request: dict) -> dict:  # type: ignore[type-arg]
 
 
 def run(command: list[str]) -> tuple[str, str]:
-    """Return the output of a command, and its error.
-
-    The command is killed if the script no longer needs the answer.
-    """
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    """Return the output of a command, and its error. The command ends by itself."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=MAX_COMMAND_S,
+        check=False,
     )
-    assert process.stdout is not None
-    poll, got = select.poll(), b""
-    poll.register(process.stdout, select.POLLIN)
-    poll.register(0, 0)  # reports only that the other end was closed
-    while events := poll.poll():
-        part = os.read(process.stdout.fileno(), 1 << 20) if any(fd for fd, _ in events) else b""
-        if not part:
-            break
-        got += part
-    if poll_is_over():
-        process.kill()
-    failed = process.wait() != 0
-    text = got.decode(errors="replace")
-    return ("", text) if failed and NO_STACKS not in text else (text, "")
-
-
-def poll_is_over(wait_s: float = 0.0) -> bool:
-    """Return True if the other end of the standard input is closed within that time."""
-    poll = select.poll()
-    poll.register(0, 0)
-    return bool(poll.poll(wait_s * 1000))
+    text = done.stdout.decode(errors="replace")
+    return ("", text) if done.returncode and NO_STACKS not in text else (text, "")
 
 
 def used_s() -> float:
@@ -88,6 +72,8 @@ def used_s() -> float:
 def main(script: int, share: float) -> None:
     """Answer until process `script` ends, with at most `share` of a core."""
     rest, begun_s = b"", time.monotonic()
+    over = select.poll()
+    over.register(0, 0)  # reports only that the other end was closed
     while os.path.exists(f"/proc/{script}"):
         if not select.select([0], [], [], 1.0)[0]:
             continue
@@ -99,7 +85,7 @@ def main(script: int, share: float) -> None:
             os.write(1, json.dumps(answer(json.loads(line))).encode() + b"\n")
             # The first samples follow each other directly.
             rest_s = (used_s() - MAX_BURST_CPU_S) / share - (time.monotonic() - begun_s)
-            poll_is_over(min(max(rest_s, 0.0), PAUSE_S))
+            over.poll(min(max(rest_s, 0.0), PAUSE_S) * 1000)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from fastfeed.core.status import ProducerStatus
-from fastfeed.core.user_code import is_own, is_users
+from fastfeed.core.user_code import is_own, is_users_code
 from fastfeed.steps.timeline import (
     Leaf,
     Loop,
@@ -364,7 +364,7 @@ def _nearest(frame: Any) -> tuple[str, int]:
     while at is not None:
         file = at.f_code.co_filename
         if not is_own(file):
-            if is_users(file):
+            if is_users_code(at.f_code):
                 return file, at.f_lineno
             nearest = nearest if nearest[0] else (file, at.f_lineno)
         at = at.f_back

@@ -12,8 +12,9 @@ import pytest
 
 from fastfeed import FeedRunner, FeedWarning
 from fastfeed.core.stats import StageRow
-from fastfeed.engine.runtime_warnings import LockProbe, RuntimeWarnings
+from fastfeed.engine.runtime_warnings import NAPS, RuntimeWarnings
 from fastfeed.options import FeedOptions
+from fastfeed.probes.lock import LockProbe
 
 LIMIT_S = 60.0
 
@@ -68,7 +69,7 @@ def test_only_where_the_lock_is_late_and_producers_are_busy(
     hints.look(2.0, copied=0, first_s=0.0)
     (thread,) = hints.threads
     thread.join(LIMIT_S)
-    hints._probe.late_s = late_s
+    hints._probe.delays_s[:] = [late_s] * NAPS
     rows.now_s = 3.0
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -87,15 +88,15 @@ def test_worker_processes_and_followers_are_not_probed(given: Any) -> None:
 
 
 def test_the_probe_measures_a_quiet_process_and_ends_when_told() -> None:
-    probe = LockProbe()
+    probe = LockProbe(pause_s=0.005, times=3)
     probe.thread.start()
     probe.thread.join(LIMIT_S)
-    assert probe.late_s is not None
-    other = LockProbe()
+    assert probe.median_s is not None
+    other = LockProbe(pause_s=0.005, times=3)
     other.stop()
     other.thread.start()
     other.thread.join(LIMIT_S)
-    assert other.late_s is None and not other.thread.is_alive()
+    assert other.median_s is None and not other.thread.is_alive()
 
 
 def test_copies_are_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -71,7 +71,7 @@ def test_a_meter_reads_five_times_a_second() -> None:
     assert meter.utilisation == pytest.approx(0.3) and meter.nbytes == 3
 
 
-@pytest.mark.parametrize(("busy", "share", "own"), [((40,), 0.4, 7), ((), None, 0)])
+@pytest.mark.parametrize(("busy", "share", "own"), [((40,), 0.4, 7), ((), None, 7)])
 def test_what_a_process_uses_now(
     busy: tuple[int, ...], share: Any, own: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

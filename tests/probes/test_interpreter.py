@@ -91,7 +91,6 @@ def test_what_a_loop_calls_is_as_quick_as_ever(
     generates: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what the generator calls that it goes over."""
-    monkeypatch.setattr(eyes, "SHORT_CALL_S", 0.0)
     monkeypatch.setattr(eyes, "MAX_COST", float("inf"))
     traced: list[bool] = []
     turning, loop, _ = turns_of(goes_over if generates else spares)
@@ -104,22 +103,7 @@ def test_what_a_loop_calls_is_as_quick_as_ever(
 
 
 @traces
-def test_calls_that_are_over_at_once_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception for short calls would cost more than tracing them."""
-    monkeypatch.setattr(eyes, "SHORT_CALL_S", 1e9)
-    monkeypatch.setattr(eyes, "MAX_COST", float("inf"))
-    traced: list[bool] = []
-    turning, _, _ = turns_of(spares)
-    turning.start()
-    spares(100, traced)
-    turning.stop()
-    settled(turning)
-    assert traced == [False] * eyes.MIN_SHORT_CALLS + [True] * (100 - eyes.MIN_SHORT_CALLS)
-
-
-@traces
 def test_a_frame_that_somebody_else_has_for_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eyes, "SHORT_CALL_S", 0.0)
     kept: list[FrameType] = []
 
     def keeps(first: bool) -> None:

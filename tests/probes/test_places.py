@@ -128,15 +128,13 @@ def test_calls_on_a_line() -> None:
 
 def test_whose_file_it_is() -> None:
     places = Places()
-    assert places.file(__file__)[1]
-    assert places.file("<string>")[1]
     assert places.named("fetch", "<string>", line=1).users
     assert not places.named("<lambda>", "<string>", line=1).users, "as namedtuple makes it"
     for name in (pickle.__file__, np.__file__, callee.__file__, "<frozen runpy>"):
-        assert not places.file(name)[1]
-    assert places.file(pickle.__file__)[0] == "pickle.py"
-    assert places.file(np.__file__)[0] == "numpy/__init__.py"
-    assert places.file(callee.__file__)[0] == "fastfeed/diagnose/sample/callee.py"
+        assert not places.named("run", name, line=1).users
+    assert places.file(pickle.__file__) == "pickle.py"
+    assert places.file(np.__file__) == "numpy/__init__.py"
+    assert places.file(callee.__file__) == "fastfeed/diagnose/sample/callee.py"
 
 
 def test_stacks_begin_where_the_users_code_does() -> None:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from fastfeed.core.user_code import is_users
+from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
 from fastfeed.steps.recorder import PrefetchedBatch, StepRecorder, site_of
@@ -139,7 +139,7 @@ class _QueueLoops:
 def _waits(frame: Any, args: tuple[Any, ...], *, kwargs: dict[str, Any]) -> bool:
     """Return True if the user's own code waits: a check without waiting is no step."""
     blocks = args[0] if args else kwargs.get("block", True)
-    return blocks is not False and is_users(frame.f_code.co_filename)
+    return blocks is not False and is_users_code(frame.f_code)
 
 
 def buffer_of(owner: Any) -> int | None:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fastfeed.core.user_code import is_users
+from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.keras_loader import dataset_facts
 from fastfeed.diagnose.hooks.keras_steps import TensorFlowRecorder
@@ -102,7 +102,7 @@ class _TensorFlowHooks:
         @functools.wraps(original)
         def call(function: Any, *args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1)
-            if not (self._log.active and is_users(caller.f_code.co_filename) and self._is_eager()):
+            if not (self._log.active and is_users_code(caller.f_code) and self._is_eager()):
                 return original(function, *args, **kwargs)
             if args and type(args[0]).__name__ == "OwnedIterator":
                 return self._function(function, args[0]).call(

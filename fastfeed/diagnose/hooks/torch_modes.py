@@ -9,7 +9,7 @@ import time
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fastfeed.core.user_code import is_users
+from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import MIN_MARK_S, Undo, patch, undo_all
 from fastfeed.steps.timeline import Mark
@@ -74,6 +74,6 @@ def evaluated_in(function: str) -> str:
 def _caller() -> str:
     """Return the label of the user's function that sets the mode, or ""."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users_code(frame.f_code):
         frame = frame.f_back
     return evaluated_in(frame.f_code.co_name) if frame is not None else ""

@@ -17,7 +17,7 @@ from multiprocessing import process
 from pathlib import Path
 from typing import Any
 
-from fastfeed.core.user_code import is_users
+from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.evidence_file import Recording, write_evidence
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
@@ -126,4 +126,4 @@ def runs_users_code(one: Any) -> bool:
     if getattr(target, "__module__", "").startswith(LAUNCHERS):
         return True
     code = getattr(inspect.unwrap(target) if callable(target) else None, "__code__", None)
-    return code is not None and is_users(code.co_filename)
+    return code is not None and is_users_code(code)

@@ -21,8 +21,7 @@ from fastfeed.diagnose.sample.remote_tasks import with_remote
 from fastfeed.diagnose.sample.sampler import LineRole, Sampler
 from fastfeed.diagnose.sample.slices import INPUT_KIND, STEP
 from fastfeed.probes.lock import CONTENDED_S
-from fastfeed.probes.machine_log import Machine
-from fastfeed.probes.native_pools import pools_of
+from fastfeed.probes.machine_log import Machine, pools_of
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
 LOOP_SEARCH_S = 1.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
 
-from fastfeed.core.user_code import is_users
+from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.diagnosis import MIN_STEPS
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.timeline import Loop
@@ -73,7 +73,7 @@ class WorkStart:
 
 def is_importing(frame: FrameType | None) -> bool:
     """Return True if a library is imported, rather than the user's own module executed."""
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users_code(frame.f_code):
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back

@@ -109,7 +109,7 @@ class TrainingChildren:
         self._counted = (
             now_s,
             time.clock_gettime(self._clock),
-            sum(procfs.cpu_s(procfs.stat_fields(pid)) for pid in running),
+            sum(procfs.stat_of(pid).cpu_s for pid in running),
         )
         passed_s = now_s - then_s
         idle = self._counted[1] - own_s < IDLE_SCRIPT_CORES * passed_s
@@ -145,7 +145,7 @@ class TrainingChildren:
         """Return the pids of the children that have started and not ended."""
         paths = self._folder.glob("*" + STARTED) if self._folder is not None else ()
         started = [int(path.stem) for path in paths]
-        return [pid for pid in started if procfs.stat_fields(pid)[:1] not in ([], ["Z"])]
+        return [pid for pid in started if procfs.stat_of(pid).state not in ("", "Z")]
 
     def stop(self) -> None:
         """Let the children observe nothing from here on."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fastfeed.core.user_code import is_users
+from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.child_exits import dead_process
 from fastfeed.diagnose.hooks.hook_log import HookLog
@@ -44,7 +44,7 @@ NO_PRODUCER = DeadProducer(
     "", "the script has no other thread and no child process that could produce a batch"
 )
 BOOTSTRAP_NAMES = ("_bootstrap", "_bootstrap_inner")  # outermost functions of every thread
-ChildState = tuple[int, list[str]]  # its pid, and the fields of its stat file from the state on
+ChildState = tuple[int, procfs.Stat]  # its pid, and its stat file
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Watchdog:
         # A thread with a line of the script on its stack may still produce something, and so may a
         # process.
         alone = not any(_user_frame(f) is not None for f in others.values()) and all(
-            s[0] == "Z" for _, s in children
+            s.state == "Z" for _, s in children
         )
         died = tuple(
             dead if dead.exit_code is None else dead._replace(text=dead.text + lost)
@@ -155,11 +155,11 @@ class Watchdog:
     def _describe_processes(self, children: list[ChildState]) -> list[DeadProducer]:
         """Return which child processes have ended, and where the others are."""
         if not self._processes:
-            ended = [pid for pid, state in children if state[0] == "Z" and state[-1] == "0"]
+            ended = [pid for pid, state in children if state.state == "Z" and not state.status]
             self._processes = [
                 _ended(f"process {pid}", "has ended, without an error") for pid in ended
             ]
-            for pid, _ in [child for child in children if child[1][0] != "Z"][
+            for pid, _ in [child for child in children if child[1].state != "Z"][
                 :MAX_SAMPLED_CHILDREN
             ]:
                 stack = "\n".join(dump(pid)[SHOWN_FRAMES - 1 :: -1])  # the order of a traceback
@@ -183,7 +183,7 @@ class Watchdog:
 
     def _find_zombies(self, children: list[ChildState]) -> None:
         for pid, state in children:
-            status = int(state[-1]) if state[0] == "Z" and state[-1].isdigit() else 0
+            status = state.status if state.state == "Z" else 0
             if status and pid not in self._zombies:
                 self._zombies.add(pid)
                 self._log.saw_death(dead_process(pid, os.waitstatus_to_exitcode(status)))
@@ -209,7 +209,7 @@ def record_thread_deaths(log: HookLog) -> Callable[[], None]:
                 while (
                     at is not None
                     and at.tb_next is not None
-                    and not is_users(at.tb_frame.f_code.co_filename)
+                    and not is_users_code(at.tb_frame.f_code)
                 ):
                     at = at.tb_next
                 text = "".join(traceback.format_exception(kind, error, at)).rstrip()
@@ -243,7 +243,7 @@ def format_stack(frame: FrameType) -> str:
 
 def _library_frames(frame: FrameType | None) -> Iterator[FrameType]:
     """Yield the frames below the script's own code, the innermost first."""
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users_code(frame.f_code):
         yield frame
         frame = frame.f_back
 
@@ -281,8 +281,8 @@ def _period_s(loop: Loop | None) -> float:
 
 def _find_children() -> list[ChildState]:
     """Return the children of this process without multiprocessing's own helpers."""
-    stats = ((pid, procfs.stat_fields(pid)) for pid in procfs.children_of(os.getpid()))
-    return [(pid, state) for pid, state in stats if state and not _is_helper(pid)]
+    stats = ((pid, procfs.stat_of(pid)) for pid in procfs.children_of(os.getpid()))
+    return [(pid, state) for pid, state in stats if state.state and not _is_helper(pid)]
 
 
 def _is_helper(pid: int) -> bool:
@@ -292,4 +292,4 @@ def _is_helper(pid: int) -> bool:
 
 def _cpu_s(children: list[ChildState]) -> float:
     """Return the CPU seconds of this process and its children."""
-    return time.process_time() + sum(procfs.cpu_s(state) for _, state in children)
+    return time.process_time() + sum(state.cpu_s for _, state in children)

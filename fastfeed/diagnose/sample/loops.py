@@ -17,6 +17,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
 
+from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import LoopPart, MarkHint
 from fastfeed.diagnose.sample import callee, slices
@@ -94,8 +95,8 @@ class LocatedLoop(NamedTuple):
 
     def place(self, places: Places, line: int = 0) -> Place:
         """Return the place of a line of the loop, by default of its head."""
-        file, users = places.file(self.code.co_filename)
-        return Place(self.code.co_name, file, line or self.node.lineno, users)
+        code = self.code
+        return places.named(code.co_name, code.co_filename, line=line or self.node.lineno)
 
 
 def loop_parts(
@@ -293,7 +294,7 @@ def _spied_activities(found: LocatedLoop, context: AttributionContext) -> Counte
     result: Counter[LoopActivity] = Counter()
     if context.holders.looks < MIN_SPY_SAMPLES or context.loop_tid not in context.holders.seen:
         return result
-    file = context.places.file(found.code.co_filename)[0]
+    file = context.places.file(found.code.co_filename)
     for stack, count in context.holders.seen[context.loop_tid].items():
         names = [place.function.rpartition(".")[2] for place in stack.places]
         here = [
@@ -326,7 +327,7 @@ def locate(
         code
         for code, count in on_stack.items()
         if (where is not None or count >= MIN_STACK_SHARE * len(samples))
-        and context.places.file(code.co_filename)[1]
+        and is_users_code(code)
         and not STEP_FUNCTION.search(code.co_name)
     ]
     for code in sorted(candidates, key=lambda code: order.get(code, len(order))):

@@ -331,24 +331,18 @@ class Sampler:
             self._ended.set()
 
     def _sample_repeatedly(self) -> None:
-        schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
-        own = os.open(schedstat, os.O_RDONLY | os.O_CLOEXEC) if os.path.exists(schedstat) else -1
         rng = random.Random(0)  # not the script's own generator
         count, begun_s = 0, self._begun_s
-        due_s, queued_s = time.perf_counter(), self._reader.queued_s(own)
-        try:
+        due_s = time.perf_counter()
+        with contextlib.closing(lock.LockDelay(self._reader)) as delay:
             while not self._stopping.is_set():
                 interval_s = min(max(INTERVAL_S, self._cost_s / CPU_SHARE), MAX_INTERVAL_S)
-                asleep_s, before_s = time.perf_counter(), queued_s
-                time.sleep(max(0.0, due_s - asleep_s))
-                woke_s, queued_s = time.perf_counter(), self._reader.queued_s(own)
-                late_s, waited_s = woke_s - max(due_s, asleep_s), queued_s - before_s
+                late_s, queued_s = delay.sleep(due_s)
+                woke_s = time.perf_counter()
                 due_s, times = next_due(due_s, woke_s, interval_s=interval_s, rng=rng)
                 with self._mutex:
                     if begun_s == self._begun_s:
-                        self._take_sample(
-                            woke_s, times, late_s=late_s - waited_s, queued_s=waited_s
-                        )
+                        self._take_sample(woke_s, times, late_s=late_s, queued_s=queued_s)
                     else:  # samples that were due while begin() held the mutex do not count
                         begun_s, due_s = self._begun_s, time.perf_counter()
                 count += 1
@@ -357,9 +351,6 @@ class Sampler:
                     spent_s = used_s - self._used_s - self._searching_s
                     self._cost_s += 0.3 * (spent_s / SPY_EVERY - self._cost_s)
                     self._used_s, self._searching_s = used_s, 0.0
-        finally:
-            if own >= 0:
-                os.close(own)
 
     def _take_sample(self, now_s: float, times: int, *, late_s: float, queued_s: float) -> None:
         self._delays.append(max(late_s, 0.0))

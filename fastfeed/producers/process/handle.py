@@ -378,7 +378,7 @@ def _state_in_words(pid: int) -> str:
     read."""
     if not pid:
         return ""
-    letter = "".join(procfs.stat_fields(pid)[:1])
+    letter = procfs.stat_of(pid).state
     wchan = procfs.text_of(f"/proc/{pid}/wchan")
     if not letter:
         return ", gone"

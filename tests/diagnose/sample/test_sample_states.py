@@ -19,7 +19,7 @@ from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.sample import states
 from fastfeed.diagnose.sample.states import ThreadView
 from fastfeed.probes import family, lock, procfs
-from fastfeed.probes.native_pools import pools_of
+from fastfeed.probes.machine_log import pools_of
 
 USER = ("decode", "/home/me/data.py")
 SHARE = st.floats(0, 1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from fastfeed.core.stats import StageRow
@@ -20,6 +23,23 @@ STARTING, MAKING, ROOM, INPUT, IDLE, FINISHED, DEAD, RANKS = range(len(STATES))
 FEED_STATES = ("runs", "has ended", "failed", "was stopped", "waits for the next pass")
 FEED_RUNS, FEED_ENDED, FEED_FAILED, FEED_STOPPED, FEED_PAUSED = range(len(FEED_STATES))
 THREAD, PROCESS, REMOTE = range(3)
+_WAITS: dict[int, int] = {}  # by thread: what it waits for
+
+
+@contextmanager
+def waiting(state: int) -> Iterator[None]:
+    """Say that this thread waits, until the block ends: a producer waits for room, for example."""
+    thread = threading.get_ident()
+    _WAITS[thread] = state
+    try:
+        yield
+    finally:
+        del _WAITS[thread]
+
+
+def activity_of(thread: int | None) -> int:
+    """Return what a producer's thread waits for, as it says; MAKING if it does not wait."""
+    return _WAITS.get(thread or 0, MAKING)
 
 
 class ProducerStatus(NamedTuple):

@@ -8,11 +8,17 @@ import threading
 import time
 
 from fastfeed.core.stats import StageRow
+from fastfeed.core.status import ROOM, waiting
 from fastfeed.errors import ProducerError, ProducerFailed
-from fastfeed.producers.reorder import Failure, ProducedBatch, ReorderBuffer, Timeout
+from fastfeed.producers.reorder import (
+    STOP_CHECK_S,
+    Failure,
+    ProducedBatch,
+    ReorderBuffer,
+    Timeout,
+)
 
 MAX_EARLY = 4096  # batches; a bound for those too small for the limit in bytes
-STOP_CHECK_S = 0.2  # no wait is longer without a check of the stop flag
 
 
 class BoundedBuffer:
@@ -188,8 +194,9 @@ class BoundedBuffer:
         start = time.perf_counter()
         self._blocked.append(key)
         try:
-            while self._full(key, nbytes) and not self._stopped:
-                self._room.wait(STOP_CHECK_S)
+            with waiting(ROOM):
+                while self._full(key, nbytes) and not self._stopped:
+                    self._room.wait(STOP_CHECK_S)
         finally:
             self._blocked.remove(key)
             row.wait_out_s += time.perf_counter() - start

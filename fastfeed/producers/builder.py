@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,42 +44,55 @@ PLAIN_TYPES = (
 FETCH_GROUP = 8
 
 
-class Outlet(Protocol):
-    """Destination of one producer's batches."""
+class Outlet:
+    """Destination of one producer's batches, and what it is told. Every method may raise
+    Stopped."""
 
-    ordered: bool
-    row: StageRow
-    position: int  # of the current epoch among those of the feed
-
-    @property
-    def stopped(self) -> bool:
-        """True if the consumer takes no more batches."""
+    def __init__(self, *, ordered: bool, admit: Callable[[int], bool]) -> None:
+        self.ordered = ordered
+        self.row = StageRow()
+        self.position = 0  # of the current epoch among those of the feed
+        self._admit = admit
 
     def admit(self, position: int) -> bool:
         """Wait until the epoch at `position` may begin; it is the current one from then on. Return
         False if no other epoch will begin."""
+        self.position = position
+        return self._admit(position)
+
+    def begin(self, ticket: int) -> None:
+        """Note that this producer's next batch has this ticket."""
+
+    def compare(self, stream: int, item: int, *, digest: int) -> None:
+        """Send the digest of a stream's first item, before its first batch."""
 
     def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
         """Return arrays of these shapes and dtypes, to be filled and put."""
+        return aligned_arrays(blanks)
 
     def mark(self, key: int, item: int, *, record: int) -> None:
         """Note what is in progress: `record` of the item number `item`, under ticket or epoch
         `key`."""
 
     def put(self, made: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
-        """Put a batch under its ticket or epoch. Return False if the feed was stopped."""
+        """Put a batch under its ticket or epoch. Return False if no other is wanted."""
+        raise NotImplementedError
 
     def end_epoch(self, epoch: int) -> None:
         """Note that this producer has put its whole epoch."""
+        raise NotImplementedError
 
     def end(self) -> None:
         """Note that this producer has ended."""
+        raise NotImplementedError
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
         """Report the error that ends this producer."""
+        raise NotImplementedError
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
         """Report an error that costs one record or batch only."""
+        raise NotImplementedError
 
 
 class BatchBuilder:

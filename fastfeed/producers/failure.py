@@ -21,8 +21,8 @@ MAX_LAST_TEXT = 1900  # characters of an error's text, and of its traceback
 
 
 class LostException(Exception):
-    """Stand-in for an exception that cannot be pickled or is too large. Its text begins with the name of the
-    original class."""
+    """Stand-in for an exception that cannot be pickled or is too large. Its text begins with the
+    name of the original class."""
 
 
 def encode_error(error: BaseException, ticket: int | None) -> bytes:

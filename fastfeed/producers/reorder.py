@@ -15,6 +15,7 @@ from fastfeed.core.batch import Batch
 # Batches produced before a failure are still delivered for this long; the consumer must get the
 # failure within a second.
 FAILURE_GRACE_S = 0.5
+STOP_CHECK_S = 0.2  # no wait is longer without a check of the stop flag
 
 
 LOG = logging.getLogger("fastfeed")

@@ -10,12 +10,9 @@ import time
 import traceback
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from fastfeed.core.batch import BatchSpec
-from fastfeed.core.collate import Blank, aligned_arrays
 from fastfeed.core.stats import (
     NO_SLOTS,
     SlotCounts,
@@ -23,13 +20,21 @@ from fastfeed.core.stats import (
     copy,
     total,
 )
-from fastfeed.core.status import FINISHED, STARTING, THREAD, ProducerStatus, WorkerStatus
+from fastfeed.core.status import (
+    FINISHED,
+    MAKING,
+    STARTING,
+    THREAD,
+    ProducerStatus,
+    WorkerStatus,
+    activity_of,
+)
+from fastfeed.core.user_code import is_own, is_users
 from fastfeed.core.worker import Worker, batches_ahead
 from fastfeed.options import FeedOptions
-from fastfeed.producers.activity import activity_of
 from fastfeed.producers.buffer import MAX_EARLY, BoundedBuffer
-from fastfeed.producers.builder import BatchBuilder
-from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
+from fastfeed.producers.builder import BatchBuilder, Outlet
+from fastfeed.producers.inbox import EpochPermit, EpochPlan
 from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer
 from fastfeed.source import CallableSource, Source
@@ -54,7 +59,7 @@ class ThreadProducers:
         ordered = source.ordered and options.order == "kept"
         self._source, self._plan = source, plan
         self._builder = BatchBuilder(source, options)
-        self._gate = EpochGate(plan.allowed)
+        self._permit = EpochPermit(plan.allowed)
         passed = plan.passed or (0,) * options.threads  # by stream
         suspects = source.comparison.suspects if isinstance(source, CallableSource) else ()
         self._buffer = BoundedBuffer(
@@ -104,7 +109,7 @@ class ThreadProducers:
         self._producers = [one for one in self._producers if one not in left]
 
     def _add(self, workers: Sequence[Worker], skip: int = 0) -> threading.Thread:
-        outlet = ThreadOutlet(self._buffer, self._gate)
+        outlet = ThreadOutlet(self._buffer, self._permit)
         producer = Producer(
             workers,
             source=self._source,
@@ -137,7 +142,7 @@ class ThreadProducers:
     def allow(self, epochs: int, *, asked: int) -> None:
         """Allow `epochs` epochs in all to begin; the consumer waits for `asked` of them."""
         self._buffer.want(asked)
-        self._gate.allow(epochs)
+        self._permit.allow(epochs)
 
     def take(self, timeout_s: float) -> ProducedBatch | None:
         """Return the next batch or end of epoch, or None at the end. Raise the failure, or Timeout
@@ -151,7 +156,7 @@ class ThreadProducers:
 
     def stop(self) -> None:
         """Stop the feed; the threads end when their present call returns."""
-        self._gate.close()
+        self._permit.stop()
         self._buffer.stop()
 
     def join(self, timeout_s: float) -> bool:
@@ -211,7 +216,8 @@ def _status_of(
 ) -> ProducerStatus:
     state, where = (STARTING if thread.ident is None else FINISHED), ""
     if thread.is_alive():
-        state, where = activity_of(frames.get(thread.ident or -1))
+        state = activity_of(thread.ident)
+        where = _line_in(frames.get(thread.ident or -1)) if state == MAKING else ""
     stream, item = producer.in_flight
     return ProducerStatus(
         kind=THREAD,
@@ -227,32 +233,37 @@ def _status_of(
     )
 
 
+def _line_in(frame: FrameType | None) -> str:
+    """Return the innermost line of the user's code that fastfeed has called, or of a library, as
+    "decode data.py:41"."""
+    inner = ""
+    while frame is not None and not is_own(frame.f_code.co_filename):
+        path, name = frame.f_code.co_filename, frame.f_code.co_name
+        text = f"{name} {os.path.basename(path)}:{frame.f_lineno}"
+        if is_users(path, name):
+            return text
+        inner = inner or text
+        frame = frame.f_back
+    return inner
+
+
 def stack_of(thread: threading.Thread) -> str:
     """Return the innermost frames of the Python stack of a thread of this process."""
     frame = sys._current_frames().get(thread.ident or -1)
     return f"{thread.name}:\n{''.join(traceback.format_stack(frame)[-4:]).rstrip()}"
 
 
-class ThreadOutlet:
+class ThreadOutlet(Outlet):
     """One thread's outlet into the buffer."""
 
-    def __init__(self, buffer: BoundedBuffer, gate: EpochGate) -> None:
-        self.ordered = buffer.ordered
-        self.row = StageRow()
+    def __init__(self, buffer: BoundedBuffer, permit: EpochPermit) -> None:
+        super().__init__(ordered=buffer.ordered, admit=permit.admit)
         self._buffer = buffer
-        self._gate = gate
-        self.position = 0
         self.retired = False  # True if the producer is to leave after its present batch
 
-    @property
-    def stopped(self) -> bool:
-        """True if the consumer takes no more batches."""
-        return self._buffer.stopped
-
     def admit(self, position: int) -> bool:
-        """Wait until the epoch at `position` may begin. Return False once the gate is closed."""
-        self.position = position
-        return self._gate.admit(position) and not self.retired
+        """Wait until the epoch at `position` may begin."""
+        return super().admit(position) and not self.retired
 
     def end_epoch(self, epoch: int) -> None:
         """Note that this producer has put its whole epoch."""
@@ -265,13 +276,6 @@ class ThreadOutlet:
             self._buffer.leave(self.position)
         else:
             self._buffer.end()
-
-    def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
-        """Return ordinary arrays of this process."""
-        return aligned_arrays(blanks)
-
-    def mark(self, key: int, item: int, *, record: int) -> None:
-        """Do nothing: threads die with the trainer, so no process is left to ask."""
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
         """Report the error that ends this producer."""

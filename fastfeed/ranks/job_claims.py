@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from fastfeed.core.shard_address import ShardAddress
+from fastfeed.core.status import RANKS, waiting
 from fastfeed.errors import FeedTimeout, OptionError
 from fastfeed.ranks.job_messages import WAIT, decode, encode, token_line, tune
 
@@ -141,8 +142,9 @@ class JobClaims:
         """Return the answer that comes once other ranks have consumed the last batches, or died."""
         self.waits = True
         try:
-            while (answer := decode(self._lines.readline())) == WAIT:
-                pass
+            with waiting(RANKS):
+                while (answer := decode(self._lines.readline())) == WAIT:
+                    pass
         finally:
             self.waits = False
         return answer

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fastfeed.core.collate import Allocate
 from fastfeed.core.position import FROM_THE_START, StreamStart
+from fastfeed.core.status import INPUT, waiting
 from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
@@ -144,8 +145,13 @@ class TicketedSource(ABC):
     def open(self, worker: Worker) -> Iterator[Item]:
         """Yield the items that this producer gets; the one that reaches the end yields EpochEnd."""
         while True:
-            with self._lock:
+            if not self._lock.acquire(blocking=False):
+                with waiting(INPUT):
+                    self._lock.acquire()
+            try:
                 item = self._next(worker)
+            finally:
+                self._lock.release()
             if item is None:
                 return
             yield item

@@ -14,10 +14,10 @@ from typing import Any
 
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, ProducerFailed
-from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
-from fastfeed.producers.process.inbox import REPLY, REQUEST
+from fastfeed.producers.inbox import EpochPlan
 from fastfeed.producers.process.supervisor import ServingThread
-from fastfeed.producers.process.work_item import (
+from fastfeed.producers.process.work_socket import (
+    REPLY,
     WorkItem,
     payload_nbytes,
     receive_request,
@@ -38,12 +38,14 @@ class EndOfItems:
     """Returned in place of an item at the end of the source."""
 
 
-def read(source: Source, plan: EpochPlan, *, gate: EpochGate) -> Iterator[WorkItem | None]:
+def read(
+    source: Source, plan: EpochPlan, *, allowed: Callable[[], int]
+) -> Iterator[WorkItem | None]:
     """Yield all items of all epochs, in order; an EpochEnd has a ticket, too. Yield None while the
-    next epoch may not begin."""
+    next epoch may not begin: `allowed` epochs in all may."""
     try:
         for position, epoch in enumerate(plan.epochs):
-            while position >= gate.allowed:
+            while position >= allowed():
                 yield None
             for ticket, payload, number in source.open(Worker(0, 1, plan.seed, epoch)):
                 yield WorkItem(position, ticket or 0, payload, epoch, number)
@@ -213,9 +215,8 @@ class Dispatcher(ServingThread):
                 os.eventfd_read(fd)
                 continue
             worker, work = workers[fd]
-            data = receive_request(work)
-            if data:
-                self._requests.append((worker, *REQUEST.unpack(data)))
+            if wanted := receive_request(work):
+                self._requests.append((worker, wanted))
             else:
                 with self._lock:
                     self._workers.pop(worker, None)  # it has ended; the supervisor finds out how

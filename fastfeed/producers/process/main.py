@@ -19,12 +19,13 @@ from typing import Any
 
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, OptionError
-from fastfeed.producers.builder import BatchBuilder
+from fastfeed.producers.builder import BatchBuilder, Outlet
 from fastfeed.producers.generators import Generators
+from fastfeed.producers.inbox import Inbox, InboxSource
 from fastfeed.producers.loop import Producer, run_with_low_priority
-from fastfeed.producers.process.inbox import EpochPermit, Inbox, InboxSource, WorkerOutlet
 from fastfeed.producers.process.outlet import RingOutlet
 from fastfeed.producers.process.ship import by_value, unpack
+from fastfeed.producers.process.work_socket import SocketInbox
 from fastfeed.ring.layout import MemoryShare
 from fastfeed.ring.memory import Segment
 from fastfeed.ring.status_page import StatusPage
@@ -104,14 +105,14 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
         channels = dict(zip(DESCRIPTORS, fds[number * len(DESCRIPTORS) :], strict=False))
         if not number:  # faulthandler shows even native code that never returns
             faulthandler.register(STACKS_SIGNAL, file=channels["stacks"], all_threads=True)
-        outlets, control = _outlets(task, channels)
-        KEPT.append((outlets, control))
+        outlets, inbox = _outlets(task, channels)
+        KEPT.append((outlets, inbox))
         gc.disable()  # it would go over all that is unpickled, again and again
         try:
             shipped = unpack(channels["shipment"], task.nbytes)
             own = Generators.of_process()
             found = producers_of(
-                task, shipped, control=control, outlets=outlets, exclusive=exclusive, generators=own
+                task, shipped, inbox=inbox, outlets=outlets, exclusive=exclusive, generators=own
             )
             (low_priority if number else producers).extend(found)
         except BaseException as error:  # unpickling runs code of the user's classes
@@ -127,9 +128,7 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     return 0
 
 
-def _outlets(
-    task: WorkerTask, channels: dict[str, int]
-) -> tuple[list[RingOutlet], Inbox | EpochPermit]:
+def _outlets(task: WorkerTask, channels: dict[str, int]) -> tuple[list[RingOutlet], Inbox]:
     page = StatusPage(Segment(channels["page"], StatusPage.nbytes(task.threads)), task.threads)
     writer = RingWriter(
         page,
@@ -143,34 +142,30 @@ def _outlets(
         number=task.number,
     )
     work = socket.socket(fileno=channels["work"])
-    control: Inbox | EpochPermit = (
-        Inbox(work, channels["stop"], threads=task.threads)
-        if task.dispatched
-        else EpochPermit(work, channels["stop"], allowed=task.allowed)
-    )
+    inbox = SocketInbox(work, channels["stop"], threads=task.threads, allowed=task.allowed)
     return [
         RingOutlet(
             writer,
             t,
             ordered=task.dispatched,
             epoch=task.skip[task.producer(t)][0],
-            admit=control.admit,
+            admit=inbox.admit,
         )
         for t in range(task.threads)
-    ], control
+    ], inbox
 
 
 def producers_of(
     task: WorkerTask,
     shipped: Any,
     *,
-    control: Any,
-    outlets: Sequence[WorkerOutlet],
+    inbox: Inbox,
+    outlets: Sequence[Outlet],
     exclusive: bool,
     generators: Generators | None = None,
 ) -> list[Producer]:
     """Return the producers of a task, given the source and the options that were shipped. With
-    `dispatched`, the items come from `control`, an `ItemQueue`. `exclusive`: no other producer
+    `dispatched`, the items come from `inbox`. `exclusive`: no other producer
     shares the process."""
     given, options = shipped
     source = given if task.dispatched else source_from(given, options)
@@ -186,7 +181,7 @@ def producers_of(
     builder = BatchBuilder(source, options, generators=generators if exclusive else None)
     producers = []
     for thread, outlet in enumerate(outlets):
-        own: Source = InboxSource(given, control, outlet=outlet) if task.dispatched else source
+        own: Source = InboxSource(given, inbox, outlet=outlet) if task.dispatched else source
         workers = [
             Worker(n, task.count, task.seed, task.first_epoch, passed=task.skip[n][1])
             for n in task.streams(thread)

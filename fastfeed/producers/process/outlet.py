@@ -11,7 +11,7 @@ import numpy as np
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.collate import Blank, aligned_arrays
 from fastfeed.core.dtypes import BYTES
-from fastfeed.core.stats import StageRow
+from fastfeed.producers.builder import Outlet
 from fastfeed.producers.failure import encode_error, last_words
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import encode, packed_nbytes
@@ -23,10 +23,8 @@ Array = np.ndarray[Any, Any]
 MAX_VIEWS = 1024
 
 
-class RingOutlet:
-    """One producer's outlet. Every method may raise Stopped."""
-
-    stopped = False  # a producer in a worker process learns of the end by Stopped
+class RingOutlet(Outlet):
+    """One producer's outlet."""
 
     def __init__(
         self,
@@ -37,10 +35,7 @@ class RingOutlet:
         epoch: int,
         admit: Callable[[int], bool],
     ) -> None:
-        self.ordered = ordered
-        self.row = StageRow()
-        self.position = 0
-        self._admit = admit
+        super().__init__(ordered=ordered, admit=admit)
         self._writer = writer
         self._thread = thread
         self._spec: BatchSpec | None = None
@@ -51,12 +46,6 @@ class RingOutlet:
         self._blanks: Sequence[Blank] = ()
         self._plan = SlotPlan.of(())
         writer.need(thread, NO_NEED if ordered else epoch)
-
-    def admit(self, position: int) -> bool:
-        """Wait until the epoch at `position` may begin. Return False if no other epoch will
-        begin."""
-        self.position = position
-        return self._admit(position)
 
     def begin(self, ticket: int) -> None:
         """Note this producer's ticket: its batch must leave before that of any later ticket."""

@@ -18,7 +18,7 @@ from fastfeed.core.stats import SlotCounts, StageRow
 from fastfeed.core.status import ProducerStatus, WorkerStatus
 from fastfeed.errors import FeedError, OptionError, ProducerError, SpecError, StateError
 from fastfeed.options import FeedOptions
-from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
+from fastfeed.producers.inbox import EpochPlan
 from fastfeed.producers.process.dispatch import Dispatcher, read
 from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
 from fastfeed.producers.process.shared_workers import SharedWorkers
@@ -155,7 +155,6 @@ class ProcessProducers:
             streams, ordered=ordered, error_limit=options.error_limit, suspects=suspects
         )
         self._group = WorkerGroup(source, options, plan=plan)
-        self._gate = EpochGate(plan.allowed)
         self.copied = 0  # batches that were handed out as copies
         self._stopped = False
         self.spec: BatchSpec | None = None
@@ -168,7 +167,7 @@ class ProcessProducers:
         workers.add(self)
         self._dispatcher: Dispatcher | None = None
         if source.ordered:
-            items = read(source, plan, gate=self._gate)
+            items = read(source, plan, allowed=lambda: self._group.allowed)
             self._dispatcher = Dispatcher(
                 items,
                 self._reorder,
@@ -227,7 +226,6 @@ class ProcessProducers:
 
     def allow(self, epochs: int, *, asked: int) -> None:
         """Allow `epochs` epochs in all to begin; the consumer waits for `asked` of them."""
-        self._gate.allow(epochs)
         with self._lock:
             self._reorder.want(asked)
             self._group.allow(epochs)

@@ -25,17 +25,17 @@ from fastfeed.core.status import (
     WorkerStatus,
 )
 from fastfeed.options import FeedOptions
-from fastfeed.producers.epoch_gate import EpochPlan
 from fastfeed.producers.failure import WorkerDeath
+from fastfeed.producers.inbox import EpochPlan
 from fastfeed.producers.process.dispatch import Dispatcher
 from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
-from fastfeed.producers.process.inbox import ALLOWED
 from fastfeed.producers.process.main import WorkerTask
-from fastfeed.producers.process.work_item import send_message
+from fastfeed.producers.process.work_socket import REPLY, send_message
 from fastfeed.producers.reorder import LOG, ProducedBatch, ReorderBuffer
 from fastfeed.ring.layout import MAX_SMALL_SLOTS, SMALL_NBYTES, MemoryShare
 from fastfeed.ring.reader import SlotRef
 from fastfeed.ring.status_page import NO_ITEM
+from fastfeed.ring.writer import NO_NEED
 from fastfeed.source import Source
 
 MIN_IN_FLIGHT = 16  # batches in flight over all workers, at least
@@ -148,7 +148,7 @@ class WorkerGroup:
         self._reorders = source.ordered and options.order == "kept"
         self._options = options
         self._plan = plan
-        self._allowed = plan.allowed
+        self.allowed = plan.allowed  # epochs that may begin
         self.handles: dict[int, WorkerHandle] = {}
         self.released: deque[SlotRef] = deque()  # slots without views, to be returned
         self.min_release = 1  # number of them that is worth a message
@@ -219,7 +219,7 @@ class WorkerGroup:
             skip=skip,
             dispatched=self._dispatched,
             rank=(options.own_shard or (0, 1))[0],
-            allowed=self._allowed,
+            allowed=NO_NEED if self._dispatched else self.allowed,
             budget=share.budget,
             wanted=share.wanted,
             capped=share.capped,
@@ -234,12 +234,12 @@ class WorkerGroup:
     def allow(self, epochs: int) -> None:
         """Set how many epochs in all may begin; send it to the workers unless the trainer
         dispatches the items."""
-        if epochs <= self._allowed:
+        if epochs <= self.allowed:
             return
-        self._allowed = epochs
+        self.allowed = epochs
         if not self._dispatched:
             for handle in self.handles.values():
-                send_message(handle.work, ALLOWED.pack(self._allowed))
+                send_message(handle.work, REPLY.pack(b"A", epochs))
 
     def adapt_to(self, slot_nbytes: int) -> int:
         """Return how many batches may wait for the consumer, given the size of a slot."""
@@ -260,7 +260,7 @@ class WorkerGroup:
     ) -> tuple[list[ProducerStatus], list[WorkerStatus]]:
         """Return what each producer is doing, and each worker process."""
         handles = list(self.handles.values())
-        producers = [p for w in handles for p in producers_of(w, dispatcher, allowed=self._allowed)]
+        producers = [p for w in handles for p in producers_of(w, dispatcher, allowed=self.allowed)]
         workers = [
             WorkerStatus(w.task.number, w.task.index, w.pid, w.pidfd, w.exited, w.place)
             for w in handles
@@ -272,7 +272,7 @@ class WorkerGroup:
         if dispatcher is not None:
             return bool(_current_items(handle, dispatcher))
         return any(
-            handle.progress[handle.task.producer(thread)][0] < self._allowed
+            handle.progress[handle.task.producer(thread)][0] < self.allowed
             for thread in set(range(handle.task.threads)) - handle.ended
         )
 

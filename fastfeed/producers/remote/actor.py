@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 import pickle
 import sys
@@ -17,8 +16,8 @@ import numpy as np
 
 import fastfeed
 from fastfeed.errors import FeedError, OptionError, StateError
-from fastfeed.producers.epoch_gate import EpochGate
 from fastfeed.producers.generators import Generators
+from fastfeed.producers.inbox import Inbox
 from fastfeed.producers.loop import Producer
 from fastfeed.producers.process.main import (
     WorkerTask,
@@ -28,8 +27,6 @@ from fastfeed.producers.process.main import (
 )
 from fastfeed.producers.process.ship import unpack_from
 from fastfeed.producers.remote.remote_outlet import MessageGroup, RemoteOutlet
-from fastfeed.ring.writer import Stopped
-from fastfeed.source import Item
 
 STACK_FRAMES = 4
 LEASE_CHECK_S = 0.5
@@ -40,88 +37,6 @@ TaskKey = tuple[str, int]  # of a trainer, and of a task among its own
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-class RemoteInbox:
-    """Items that the producer of an actor processes next."""
-
-    def __init__(self) -> None:
-        self.stopped = False
-        self._items: list[tuple[int, int, Any, int]] = []  # a heap: the lowest ticket comes first
-        self._received = 0
-        self._total: int | None = None  # once it is known
-        self._changed = threading.Condition()
-
-    def put(self, items: Sequence[tuple[int, int, Any, int]]) -> None:
-        """Add items: ticket, epoch, payload, number in the epoch."""
-        with self._changed:
-            for item in items:
-                heapq.heappush(self._items, tuple(item))
-            self._received += len(items)
-            self._changed.notify()
-
-    def end(self, total: int) -> None:
-        """Note that there are no more than `total` items, some of which may still come."""
-        with self._changed:
-            self._total = total
-            self._changed.notify()
-
-    @property
-    def _ended(self) -> bool:
-        return self._total is not None and self._received >= self._total
-
-    def stop(self) -> None:
-        """Have every call raise Stopped: the trainer is gone."""
-        with self._changed:
-            self.stopped = True
-            self._changed.notify()
-
-    @property
-    def empty(self) -> bool:
-        """True if the producer would wait."""
-        return not self._items
-
-    def take(self, epoch: int, begin: Callable[[int], None]) -> Item | None:
-        """Return the item with the lowest ticket, after calling `begin` with it, or None if this
-        epoch has no more. Raise Stopped."""
-        with self._changed:
-            while not (self._items or self._ended or self.stopped):
-                self._changed.wait()
-            if self.stopped:
-                raise Stopped
-            if not self._items or self._items[0][1] > epoch:
-                return None
-            ticket, _, payload, number = heapq.heappop(self._items)
-        begin(ticket)
-        return Item(ticket, payload, number)
-
-    def admit(self, position: int) -> bool:
-        """Return True if there can be more items."""
-        return not self._ended or bool(self._items)
-
-    def note_duration(self, seconds: float) -> None:
-        """Do nothing: the trainer sees how fast batches come."""
-
-
-class RemotePermit(EpochGate):
-    """Gate for a producer with a stream of its own."""
-
-    empty = False  # a callable's next item is not known to be slow
-
-    @property
-    def stopped(self) -> bool:
-        """True if the trainer is gone."""
-        return self._closed
-
-    def stop(self) -> None:
-        """Have `admit` raise Stopped: the trainer is gone."""
-        self.close()
-
-    def admit(self, position: int) -> bool:
-        """Wait until the epoch at `position` may begin. Raise Stopped."""
-        if not super().admit(position):
-            raise Stopped
-        return True
 
 
 def short(method: Method) -> Method:
@@ -139,7 +54,7 @@ class RemoteJob(NamedTuple):
     task: WorkerTask
     version: str
     shipment: np.ndarray[Any, Any]
-    control: RemoteInbox | RemotePermit
+    inbox: Inbox
     exclusive: bool
 
 
@@ -187,8 +102,8 @@ class RemoteWorker:
                 raise StateError(DROPPED)
             for number, (message, shipment) in enumerate(zip(tasks, shipments, strict=True)):
                 task = WorkerTask(**message)
-                control = RemoteInbox() if task.dispatched else RemotePermit(task.allowed)
-                self._jobs[trainer, number] = RemoteJob(task, version, shipment, control, alone)
+                inbox = Inbox(allowed=task.allowed)
+                self._jobs[trainer, number] = RemoteJob(task, version, shipment, inbox, alone)
                 if not number:
                     Generators().seed(task.draw_key)
             self._heard_s[trainer] = time.monotonic()
@@ -210,7 +125,7 @@ class RemoteWorker:
             self._heard_s.pop(trainer, None)
             self._dropped.add(trainer)
             for key in [key for key in self._jobs if key[0] == trainer]:
-                self._jobs.pop(key).control.stop()
+                self._jobs.pop(key).inbox.stop()
                 self._threads.pop(key, None)
                 self._groups.pop(key, None)
             for key in [key for key in self._early if key[0] == trainer]:
@@ -229,17 +144,17 @@ class RemoteWorker:
                 raise StateError(DROPPED)
             job = self._jobs[key]
             self._threads[key] = threading.get_ident()
-        control = job.control
-        outlet = RemoteOutlet(ordered=job.task.dispatched, place=self._place(), admit=control.admit)
+        inbox = job.inbox
+        outlet = RemoteOutlet(ordered=job.task.dispatched, place=self._place(), admit=inbox.admit)
         for _ in self._steps(job, outlet):
-            if control.stopped:
+            if inbox.stopped:
                 break
-            if outlet.due(idle=control.empty):
+            if outlet.due(idle=job.task.dispatched and inbox.empty):
                 start = time.perf_counter()
                 yield outlet.take()
                 # Ray copies the group, and waits until the trainer has taken earlier ones.
                 outlet.resume(time.perf_counter() - start)
-        if control.stopped:
+        if inbox.stopped:
             raise StateError(DROPPED)
         yield outlet.take()
 
@@ -260,19 +175,17 @@ class RemoteWorker:
         )
         if job is None:
             return
-        assert isinstance(job.control, RemoteInbox)
         if isinstance(content, int):
-            job.control.end(content)
+            job.inbox.end(content)
         else:
-            job.control.put(pickle.loads(content) if isinstance(content, bytes) else content)
+            job.inbox.put(pickle.loads(content) if isinstance(content, bytes) else content)
 
     @short
     def allow(self, trainer: str, number: int, *, epochs: int) -> None:
         """Let `epochs` epochs in all of a task begin."""
         job = self._job(trainer, number, later=partial(self.allow, trainer, number, epochs=epochs))
         if job is not None:
-            assert isinstance(job.control, RemotePermit)
-            job.control.allow(epochs)
+            job.inbox.allow(epochs)
 
     @short
     def hello(self) -> None:
@@ -330,7 +243,7 @@ class RemoteWorker:
             )
         shipped = unpack_from(memoryview(job.shipment.data).cast("B"))
         (producer,) = producers_of(
-            job.task, shipped, control=job.control, outlets=[outlet], exclusive=job.exclusive
+            job.task, shipped, inbox=job.inbox, outlets=[outlet], exclusive=job.exclusive
         )
         return producer
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fastfeed.producers.process.handle import WorkerHandle
-from fastfeed.producers.process.inbox import ALLOWED, INLINE_NBYTES, REPLY, REQUEST
 from fastfeed.producers.process.ship import unpack_from
+from fastfeed.producers.process.work_socket import INLINE_NBYTES, REPLY, REQUEST
 from fastfeed.ring.memory import Segment, receive
 
 # An actor has items in advance for this time: longer than a request takes, and no longer, because
@@ -35,7 +35,6 @@ class ItemCourier:
     ) -> None:
         work = handle.worker_fds()[5]
         self.socket = socket.socket(fileno=os.dup(work))
-        self._dispatched = handle.task.dispatched
         self._deliver = deliver
         self._allow = allow
         self._lock = threading.Lock()
@@ -59,10 +58,10 @@ class ItemCourier:
             return False
         if not data:
             return False
-        if not self._dispatched:
-            self._allow(int(ALLOWED.unpack(data)[0]))
-            return True
         kind, nbytes = REPLY.unpack_from(data)
+        if kind == b"A":
+            self._allow(nbytes)
+            return True
         if kind == b"E":
             self._ended = True
             self._deliver(self._sent)

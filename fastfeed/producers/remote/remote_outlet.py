@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 
 from fastfeed.core.batch import Batch, BatchSpec
-from fastfeed.core.collate import Blank, aligned_arrays
 from fastfeed.core.dtypes import BYTES
 from fastfeed.core.stats import StageRow, copy
 from fastfeed.errors import FeedError, ProducerFailed
+from fastfeed.producers.builder import Outlet
 from fastfeed.producers.failure import encode_error
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import offsets, packed_nbytes
@@ -55,18 +55,13 @@ class MessageGroup(NamedTuple):
     block: Array
 
 
-class RemoteOutlet:
+class RemoteOutlet(Outlet):
     """Collects the messages of one producer until the actor yields them. `place` names the node
     and the process, for errors."""
 
-    stopped = False  # an actor is killed
-
     def __init__(self, *, ordered: bool, place: str, admit: Callable[[int], bool]) -> None:
-        self.ordered = ordered
-        self.row = StageRow()
-        self.position = 0
+        super().__init__(ordered=ordered, admit=admit)
         self._place = place
-        self._admit = admit
         self._messages: list[RemoteMessage] = []
         self._block = np.empty(0, np.uint8)
         self._used = 0
@@ -76,25 +71,9 @@ class RemoteOutlet:
         self._spec: BatchSpec | None = None
         self._regular = True
 
-    def admit(self, position: int) -> bool:
-        """Wait until the epoch at `position` may begin. Return False if no other epoch will
-        begin."""
-        self.position = position
-        return self._admit(position)
-
-    def begin(self, ticket: int) -> None:
-        """Do nothing: the only producer of an actor takes its tickets in rising order."""
-
     def compare(self, stream: int, item: int, *, digest: int) -> None:
         """Send the digest of an item, before its batch."""
         self._add(RemoteMessage(STREAM, stream, digest, item))
-
-    def allocate(self, blanks: Sequence[Blank]) -> Sequence[Array]:
-        """Return ordinary arrays, which are copied when they are put."""
-        return aligned_arrays(blanks)
-
-    def mark(self, key: int, item: int, *, record: int) -> None:
-        """Do nothing: the trainer knows the item, and nobody can ask a dead actor for more."""
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Add a batch under its ticket or epoch. Its memory may change once `take` was called."""

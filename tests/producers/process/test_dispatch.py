@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed import FeedOptions, OptionError, ProducerError
-from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
+from fastfeed.producers.inbox import EpochPlan
 from fastfeed.producers.process import dispatch
 from fastfeed.producers.process.dispatch import Dispatcher, read
-from fastfeed.producers.process.inbox import INLINE_NBYTES, REPLY, REQUEST
 from fastfeed.producers.process.ship import unpack
+from fastfeed.producers.process.work_socket import INLINE_NBYTES, REPLY, REQUEST
 from fastfeed.producers.reorder import END_OF_EPOCH, ReorderBuffer
 from fastfeed.source import source_from
 from tests.helpers.feeds import LONG_S, Broken, Readable
@@ -39,7 +39,7 @@ class Trainer:
         deals = read(
             source_from(source, settings),
             EpochPlan(0, range(epochs), epochs),
-            gate=EpochGate(epochs),
+            allowed=lambda: epochs,
         )
         self.dispatcher = Dispatcher(deals, self.order, lock=self.lock, wake=self.woken.set)
         self.sockets: dict[int, tuple[socket.socket, socket.socket]] = {}

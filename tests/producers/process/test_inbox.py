@@ -7,7 +7,7 @@ import pickle
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastfeed.producers.process.inbox import (
-    MAX_REQUEST,
-    REPLY,
-    REQUEST,
-    Inbox,
-)
 from fastfeed.producers.process.ship import pack
+from fastfeed.producers.process.work_socket import MAX_REQUEST, REPLY, REQUEST, SocketInbox
 from fastfeed.ring.writer import Stopped
 from tests.helpers.feeds import LONG_S
 
@@ -34,7 +29,7 @@ class Post:
         self._stop, self.say_stop = os.pipe()
         self.trainer.settimeout(LONG_S)
         self.work = work
-        self.inbox = Inbox(work, self._stop, threads=threads)
+        self.inbox = SocketInbox(work, self._stop, threads=threads, allowed=1)
         self.begun: list[int] = []
 
     def take(self, epoch: int = 0) -> Any:
@@ -159,10 +154,20 @@ def test_stop_ends_a_wait(post: Post) -> None:
         post.take()
 
 
-def test_the_end_of_the_trainer_ends_a_wait(post: Post) -> None:
+@pytest.mark.parametrize("wait", [Post.take, lambda post: post.inbox.admit(1)])
+def test_the_end_of_the_trainer_ends_a_wait(post: Post, wait: Callable[[Post], Any]) -> None:
     post.trainer.shutdown(socket.SHUT_WR)
     with pytest.raises(Stopped):
-        post.take()
+        wait(post)
+
+
+def test_who_may_begin_does_not_wait_for_who_may_not(post: Post) -> None:
+    waits = threading.Thread(target=post.inbox.admit, args=(1,))
+    waits.start()
+    assert post.inbox.admit(0)
+    post.trainer.send(REPLY.pack(b"A", 2))
+    waits.join(LONG_S)
+    assert not waits.is_alive() and post.inbox.admit(1)
 
 
 def test_several_producers_share_the_items_without_loss() -> None:

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed.producers.process.inbox import ALLOWED, REPLY, REQUEST
-from fastfeed.producers.process.work_item import WorkItem, send_items
+from fastfeed.producers.process.work_socket import REPLY, REQUEST, WorkItem, send_items
 from fastfeed.producers.remote.item_courier import (
     MAX_OUTSTANDING,
     MIN_OUTSTANDING,
@@ -92,7 +91,7 @@ def test_a_closed_dispatcher_ends_it(link: Link) -> None:
 
 def test_permits_are_forwarded() -> None:
     link = Link(dispatched=False)
-    link.end.send(ALLOWED.pack(3))
+    link.end.send(REPLY.pack(b"A", 3))
     assert link.courier.forward() and link.allowed == [3]
     link.courier.begin()
     assert not link.requested()

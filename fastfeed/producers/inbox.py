@@ -57,7 +57,7 @@ class EpochPermit:
     def admit(self, position: int) -> bool:
         """Wait until the epoch at `position` may begin. Return False if none will. Raise
         Stopped."""
-        if position >= self._allowed:  # without the lock: another producer may receive with it
+        if position >= self._allowed:
             with self._changed, waiting(IDLE):
                 while position >= self._allowed and not self.stopped:
                     self._receive()
@@ -99,6 +99,7 @@ class Inbox(EpochPermit):
         epoch has no more. Raise Stopped."""
         with self._changed:
             while not (self._items or self._ended or self.stopped):
+                self._request()
                 self._receive()
             if self.stopped:
                 raise Stopped
@@ -106,6 +107,7 @@ class Inbox(EpochPermit):
                 return None
             ticket, _, payload, number = heapq.heappop(self._items)
             begin(ticket)  # with the lock, so that no producer gets a later ticket before
+            self._request()  # so that the answer is there when it is needed
         return Item(ticket, payload, number)
 
     def admit(self, position: int) -> bool:
@@ -120,6 +122,9 @@ class Inbox(EpochPermit):
 
     def note_duration(self, seconds: float) -> None:
         """Note how long one item took."""
+
+    def _request(self) -> None:
+        """Request items, if they do not come by themselves. With the lock."""
 
     @property
     def _ended(self) -> bool:

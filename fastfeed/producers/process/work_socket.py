@@ -8,14 +8,13 @@ import pickle
 import select
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fastfeed.producers.inbox import Inbox
 from fastfeed.producers.process.ship import pack, unpack_from
 from fastfeed.ring.memory import Segment, receive
 from fastfeed.ring.writer import Stopped
-from fastfeed.source import Item
 
 REQUEST = struct.Struct("<I")  # number of items wanted
 # b"I": so many items (ticket, epoch, payload, number) follow. b"F": they lie in the descriptor, in
@@ -49,29 +48,19 @@ class SocketInbox(Inbox):
         self._work = work
         self._stop = stop
         self._threads = threads
-        self._requested = False
+        self._requested = self._receiving = False
         self._item_s = REQUEST_AHEAD_S
         self._poll = select.poll()
         self._poll.register(work, select.POLLIN)
         self._poll.register(stop, select.POLLIN)
-
-    def take(self, epoch: int, begin: Callable[[int], None]) -> Item | None:
-        """Return the item with the lowest ticket, after calling `begin` with it, or None if this
-        epoch has no more. Raise Stopped."""
-        with self._changed:
-            if not self._items:
-                self._request()
-            item = super().take(epoch, begin)
-            if item is not None and len(self._items) < self._threads:
-                self._request()  # so that the answer is there when it is needed
-        return item
 
     def note_duration(self, seconds: float) -> None:
         """Note how long one item took."""
         self._item_s += 0.2 * (seconds - self._item_s)
 
     def _request(self) -> None:
-        if not self._requested and not self._ended:
+        few = len(self._items) < self._threads
+        if few and not self._requested and not self._ended:
             self._requested = True
             wanted = int(REQUEST_AHEAD_S / max(self._item_s, 1e-6)) * self._threads
             try:
@@ -80,14 +69,32 @@ class SocketInbox(Inbox):
                 raise Stopped from None
 
     def _receive(self) -> None:
+        if self._receiving:  # another producer does
+            self._changed.wait(ITEM_POLL_MS / 1000)
+            return
+        self._receiving = True
+        self._changed.release()
+        try:
+            data, fds = self._listen()
+        finally:
+            self._changed.acquire()
+            self._receiving = False
+            self._changed.notify_all()
+        if data:
+            self._handle(data, fds)
+
+    def _listen(self) -> tuple[bytes, list[int]]:
         ready = dict(self._poll.poll(ITEM_POLL_MS))
         if self._stop in ready:
             raise Stopped
         if not ready:
-            return
+            return b"", []
         data, fds = receive(self._work, REPLY.size + INLINE_NBYTES, fds=1)
         if not data:  # the trainer is gone
             raise Stopped
+        return data, fds
+
+    def _handle(self, data: bytes, fds: list[int]) -> None:
         kind, count = REPLY.unpack_from(data)
         if kind == b"A":
             self.allow(count)

@@ -88,7 +88,8 @@ def test_the_lowest_ticket_of_what_is_there_comes_first(
             new = list(dict.fromkeys(t for t in order if t not in seen))
             seen.update(new)
             post.send(*((t, 0, f"item {t}") for t in new), large=large)
-            post.inbox._receive()
+            with post.inbox._changed:
+                post.inbox._receive()
             model += new
             if model:
                 assert post.take() == (min(model), f"item {min(model)}")
@@ -162,12 +163,19 @@ def test_the_end_of_the_trainer_ends_a_wait(post: Post, wait: Callable[[Post], A
 
 
 def test_who_may_begin_does_not_wait_for_who_may_not(post: Post) -> None:
-    waits = threading.Thread(target=post.inbox.admit, args=(1,))
-    waits.start()
+    """Not even for one that was as far, and went on to the next epoch meanwhile."""
+    waits = [
+        threading.Thread(target=lambda last=last: [post.inbox.admit(n) for n in range(1, last)])
+        for last in (2, 2, 3, 3)
+    ]
+    for thread in waits:
+        thread.start()
     assert post.inbox.admit(0)
-    post.trainer.send(REPLY.pack(b"A", 2))
-    waits.join(LONG_S)
-    assert not waits.is_alive() and post.inbox.admit(1)
+    for allowed, ended in ((2, waits[:2]), (3, waits)):
+        post.trainer.send(REPLY.pack(b"A", allowed))
+        for thread in ended:
+            thread.join(LONG_S)
+        assert not any(thread.is_alive() for thread in ended)
 
 
 def test_several_producers_share_the_items_without_loss() -> None:

@@ -172,28 +172,22 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
         file = self._file(obj)
         if file is None:
             # The hole comes first: pickling a dtype may need one too.
-            return _array, (_HOLE, self._lay_aside(obj))
-        layout = _layout(obj, strides=obj.strides, offset=obj.ctypes.data - file.address)
-        return (_memmap if isinstance(obj, np.memmap) else _array), (file, layout)
+            return _array, (_HOLE, obj.shape, obj.dtype, *self._lay_aside(obj))
+        layout = obj.shape, obj.dtype, obj.ctypes.data - file.address, obj.strides
+        return (_memmap if isinstance(obj, np.memmap) else _array), (file, *layout)
 
-    def _lay_aside(self, array: Array) -> dict[str, Any]:
-        """Keep an array's bytes from the lowest to the highest address, whatever the order of its
-        axes. If a view leaves some of them out, keep the values in memory order instead."""
-        reach = [
-            (count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)
-        ]
+    def _lay_aside(self, array: Array) -> tuple[Any, ...]:
+        """Keep an array's bytes from the lowest to the highest address, or, if a view leaves some
+        of them out, its values. Return where it begins and its strides, if they are its own."""
+        reach = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
         below, span = -sum(r for r in reach if r < 0), array.itemsize + sum(map(abs, reach))
-        if span <= array.nbytes:
-            # Its memory: not every dtype can be viewed as bytes. The pickler keeps the array alive.
-            memory = (ctypes.c_char * span).from_address(array.ctypes.data - below)
-            self.arrays.append(np.frombuffer(memory, np.uint8))
-            return _layout(array, strides=array.strides, offset=below)
-        axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
-        self.arrays.append(array.transpose(axes))
-        strides, step = [0] * array.ndim, array.itemsize
-        for axis in reversed(axes):
-            strides[axis], step = step, step * array.shape[axis]
-        return _layout(array, strides=strides, offset=0)
+        if span > array.nbytes:
+            self.arrays.append(array)
+            return ()
+        # Not every dtype can be viewed as bytes. The pickler keeps the array alive.
+        memory = (ctypes.c_char * span).from_address(array.ctypes.data - below)
+        self.arrays.append(np.frombuffer(memory, np.uint8))
+        return below, array.strides
 
     def _file(self, array: Array) -> _MappedFile | None:
         """Return the file that `array` maps or is a view of, if a worker can open it again."""
@@ -241,17 +235,14 @@ class _MappedFile:
         return np.memmap, (self.path, np.uint8, "r", self.start, (self.nbytes,))
 
 
-def _layout(array: Array, *, strides: Sequence[int], offset: int) -> dict[str, Any]:
-    return {"shape": array.shape, "dtype": array.dtype, "strides": tuple(strides), "offset": offset}
-
-
-def _array(memory: Any, layout: dict[str, Any]) -> Array:
+def _array(memory: Any, *layout: Any) -> Array:
     """Return an array in mapped memory (in the worker)."""
-    return np.ndarray(buffer=memory, **layout)
+    shape, dtype, *where = layout
+    return np.ndarray(shape, dtype, memory, *where)
 
 
-def _memmap(file: Array, layout: dict[str, Any]) -> Array:
+def _memmap(file: Array, *layout: Any) -> Array:
     """Return the same as the np.memmap that it was (in the worker)."""
-    array = _array(file, layout).view(np.memmap)
+    array = _array(file, *layout).view(np.memmap)
     array.__array_finalize__(file)  # copies the name of the file
     return array

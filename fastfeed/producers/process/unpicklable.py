@@ -4,13 +4,11 @@ itself."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import reprlib
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import BuiltinMethodType, FunctionType, MethodType, MethodWrapperType
 from typing import Any
 from weakref import ProxyTypes
@@ -28,23 +26,27 @@ _ADVICE = (
 _TOO_DEEP = (
     "Store it in a list, a dict or an array rather than in objects that each refer to the next one."
 )
+Part = tuple[str, Any]  # a place, such as "attribute `lock` of the Loader", and what is there
 
 
 def explain(value: Any, error: Exception, *, what: str, dump: Callable[[Any], object]) -> str:
     """Return the error text for `what`, for which dump(value) raised `error`. The elements of a
     tuple count as separate values."""
-    parts = value if type(value) is tuple else (value,)
-    if isinstance(error.__cause__ or error, RecursionError):
-        return f"{what} cannot be sent to worker processes ({text_of(error)}). {_TOO_DEEP}"
-    found = _culprit([(_Location(f"the {_name(type(part))}"), part) for part in parts], dump)
+    roots = value if type(value) is tuple else (value,)
+    found = None
+    if not isinstance(error.__cause__ or error, RecursionError):
+        found = _culprit([(f"the {_name(type(root))}", root) for root in roots], dump)
+        advice = _ADVICE if found is None else _advice(found[1])
+    else:
+        advice = _TOO_DEEP
     if found is None:
-        return f"{what} cannot be sent to worker processes ({text_of(error)}). {_ADVICE}"
-    location, culprit, reason = found
-    noun = _with_article(type(culprit))
-    named = noun if any(culprit is part for part in parts) else f"{location}, {noun},"
+        return f"{what} cannot be sent to worker processes ({text_of(error)}). {advice}"
+    place, culprit, reason = found
+    kind = type(culprit)
+    named = f"{kind.__module__.removeprefix('builtins')}.{_name(kind)}".lstrip(".")
     return (
-        f"{what} cannot be sent to worker processes: {named} cannot be pickled "
-        f"({text_of(reason)}). {_advice(culprit)}"
+        f"{what} cannot be sent to worker processes: {place}, of type {named}, cannot be pickled "
+        f"({text_of(reason)}). {advice}"
     )
 
 
@@ -53,68 +55,35 @@ def text_of(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()
 
 
-@dataclass(frozen=True)
-class _Location:
-    """Location of a part: an expression, such as `loader.db`, in a scope, or the scope alone if it
-    has no name."""
-
-    scope: str
-    expression: str = ""
-    kind: str = ""
-
-    def part(self, step: str, kind: str) -> _Location:
-        """Return the location of a part; `kind` describes it if there is no expression to
-        extend."""
-        if self.expression:
-            return replace(self, expression=self.expression + step)
-        return _Location(f"of {self.scope}", step.removeprefix("."), kind)
-
-    def inside(self, phrase: str) -> _Location:
-        """Return the location of a part without a name."""
-        return _Location(f"{phrase} {self}")
-
-    def __str__(self) -> str:
-        return (
-            f"{self.kind} `{self.expression}` {self.scope}".lstrip()
-            if self.expression
-            else self.scope
-        )
-
-
-Parts = Iterable[tuple[_Location, Any]]
-
-
-def _culprit(
-    roots: Parts, dump: Callable[[Any], object]
-) -> tuple[_Location, Any, Exception] | None:
+def _culprit(roots: list[Part], dump: Callable[[Any], object]) -> tuple[str, Any, Exception] | None:
     """Return what cannot be pickled though all its parts can, with the shortest path to it. Return
     None if the search takes too long."""
     # Keeps the parts alive, too: ids could be reused otherwise.
     tried: dict[int, tuple[Any, Exception | None]] = {}
-    waiting: deque[tuple[_Location, Any]] = deque()
+    waiting: deque[Part] = deque()
 
-    def fault(location: _Location, part: Any) -> Exception | None:
+    def fails(place: str, part: Any) -> bool:
         if id(part) not in tried:
             tried[id(part)] = part, _error(part, dump)
             if tried[id(part)][1] is not None:
-                waiting.append((location, part))
-        return tried[id(part)][1]
+                waiting.append((place, part))
+        return tried[id(part)][1] is not None
 
-    for location, root in roots:
-        fault(location, root)
+    for root in roots:
+        fails(*root)
     while waiting:
-        location, holder = waiting.popleft()
+        place, holder = waiting.popleft()
         innocent = False
-        for inner, part in _parts(location, holder):
+        for inner, part in _parts(place, holder):
             # An untried part may be the cause: from here on, only a holder without parts can be
             # blamed.
             if len(tried) > MAX_PARTS:
                 innocent = True
                 break
-            innocent |= type(part) not in _ATOMS and fault(inner, part) is not None
+            innocent |= type(part) not in _ATOMS and fails(inner, part)
         reason = tried[id(holder)][1]
         if not innocent and reason is not None:
-            return location, holder, reason
+            return place, holder, reason
     return None
 
 
@@ -126,84 +95,56 @@ def _error(value: Any, dump: Callable[[Any], object]) -> Exception | None:
     return None
 
 
-def _parts(location: _Location, holder: Any) -> Parts:
+def _parts(place: str, holder: Any) -> Iterator[Part]:
     """Yield what is pickled with `holder`. A holder that fails to list its parts is itself the
     cause."""
     with contextlib.suppress(Exception):
         if isinstance(holder, FunctionType):
-            yield from _function_parts(location, holder)
+            yield from _function_parts(holder)
         elif isinstance(holder, _METHODS):
-            yield (
-                _Location(f"the {_name(type(holder.__self__))} that `{_name(holder)}` is bound to"),
-                holder.__self__,
-            )
-            yield location.inside("the function of"), getattr(holder, "__func__", None)
-        elif isinstance(holder, functools.partial):
-            yield from _partial_parts(location, holder)
-        elif isinstance(holder, tuple):
-            yield from ((location.part(f"[{i}]", "item"), item) for i, item in enumerate(holder))
-            yield location.inside("the class of"), type(holder)
+            kind, name = _name(type(holder.__self__)), _name(holder)
+            yield f"the {kind} that `{name}` is bound to", holder.__self__
+            yield f"the function of {place}", getattr(holder, "__func__", None)
         elif isinstance(holder, np.ndarray):
-            yield from (
-                (location.part(f"{list(index)}", "item"), item)
-                for index, item in np.ndenumerate(holder)
-            )
+            yield from ((f"item {list(at)} of {place}", one) for at, one in np.ndenumerate(holder))
         elif isinstance(holder, (set, frozenset)):
-            yield from ((location.inside("an element of"), item) for item in holder)
+            yield from ((f"an element of {place}", one) for one in holder)
         else:
-            yield from _object_parts(location, holder)
+            yield from _object_parts(place, holder)
 
 
-def _function_parts(location: _Location, function: FunctionType) -> Parts:
-    name = _name(function)
-    of = (
-        f"`{name}`"
-        if location.expression in ("", name.rpartition(".")[2])
-        else f"`{name}` ({location})"
-    )
-    for variable, cell in zip(
-        function.__code__.co_freevars, function.__closure__ or (), strict=True
-    ):
+def _function_parts(function: FunctionType) -> Iterator[Part]:
+    name, code = f"`{_name(function)}`", function.__code__
+    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # not assigned yet
-            yield _Location(f"in the closure of {of}", variable), cell.cell_contents
-    _, slots = _reduced(function)[2]
-    for variable, value in slots["__globals__"].items():
-        yield _Location(f"that {of} uses", variable, "global variable"), value
-    arguments = function.__code__.co_varnames[: function.__code__.co_argcount]
+            yield f"`{variable}` in the closure of {name}", cell.cell_contents
+    arguments = code.co_varnames[: code.co_argcount]
     defaults = dict(zip(reversed(arguments), reversed(function.__defaults__ or ()), strict=False))
-    for variable, value in {**defaults, **(function.__kwdefaults__ or {})}.items():
-        yield _Location(f"of {of}", variable, "default argument"), value
-    for attribute, value in vars(function).items():
-        yield _Location(f"of {of}", attribute, "attribute"), value
+    for kind, values in (
+        ("global variable", _reduced(function)[2][1]["__globals__"]),
+        ("default argument", {**defaults, **(function.__kwdefaults__ or {})}),
+        ("attribute", vars(function)),
+    ):
+        yield from ((f"{kind} `{key}` of {name}", value) for key, value in values.items())
 
 
-def _partial_parts(location: _Location, call: functools.partial[Any]) -> Parts:
-    of = f"of functools.partial(`{_name(call.func)}`)"
-    for i, value in enumerate(call.args):
-        yield _Location(of, f"args[{i}]", "argument"), value
-    for keyword, value in call.keywords.items():
-        yield _Location(of, keyword, "argument"), value
-    yield location.inside("the function of"), call.func
-
-
-def _object_parts(location: _Location, holder: Any) -> Parts:
+def _object_parts(place: str, holder: Any) -> Iterator[Part]:
     """Yield what its reduction holds: attributes, items, and constructor arguments."""
+    if isinstance(holder, tuple):
+        yield from ((f"item [{n}] of {place}", one) for n, one in enumerate(holder))
+        return
     _, arguments, state, items, pairs = (*_reduced(holder), None, None, None)[:5]
-    owner = _Location(f"the class `{_name(holder)}`") if isinstance(holder, type) else location
+    owner = f"the class `{_name(holder)}`" if isinstance(holder, type) else place
     for values in state if isinstance(state, tuple) and len(state) == 2 else (state,):
         if not isinstance(values, dict):
-            yield location.inside("the state of"), values
+            yield f"the state of {place}", values
             continue
-        yield from (
-            (owner.part(f".{attribute}", "attribute"), value) for attribute, value in values.items()
-        )
-    for i, item in enumerate(items or ()):
-        yield location.part(f"[{i}]", "item"), item
+        yield from ((f"attribute `{key}` of {owner}", value) for key, value in values.items())
+    yield from ((f"item [{n}] of {place}", one) for n, one in enumerate(items or ()))
     for key, item in pairs or ():
-        yield location.part(f"[{reprlib.repr(key)}]", "item"), item
-        yield location.inside("a key of"), key
-    for argument in arguments:
-        yield location.inside("a part of"), argument
+        yield f"item [{reprlib.repr(key)}] of {place}", item
+        yield f"a key of {place}", key
+    yield from ((f"a part of {place}", argument) for argument in arguments)
 
 
 def _reduced(holder: Any) -> Any:
@@ -217,34 +158,17 @@ def _reduced(holder: Any) -> Any:
 
 def _name(holder: Any) -> str:
     """Return the name of `holder` as the code around it uses it."""
-    name = (
-        getattr(holder, "__qualname__", None)
-        or getattr(holder, "__name__", None)
-        or reprlib.repr(holder)
-    )
-    return str(name).rpartition("<locals>.")[2]
-
-
-def _with_article(kind: type) -> str:
-    """Return the type with an article, as "a sqlite3.Connection", without the module if it is
-    builtins or __main__."""
-    name = (
-        _name(kind)
-        if kind.__module__ in ("builtins", "__main__", "__mp_main__")
-        else f"{kind.__module__}.{_name(kind)}"
-    )
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    name = getattr(holder, "__qualname__", None) or getattr(holder, "__name__", None)
+    return str(name or reprlib.repr(holder)).rpartition("<locals>.")[2]
 
 
 def _advice(culprit: Any) -> str:
-    kind = type(culprit)
-    if issubclass(kind, (Iterator, AsyncIterator, Coroutine)) and not issubclass(
-        kind, (io.IOBase, *ProxyTypes)
-    ):
-        name = getattr(culprit, "__name__", None)
-        example = f": `{name}`, not `{name}()`" if name else ""
-        return (
-            "A running iterator or coroutine cannot continue in another process; pass the function "
-            f"that creates it{example}."
-        )
-    return _ADVICE
+    runs = isinstance(culprit, (Iterator, AsyncIterator, Coroutine))
+    if not runs or issubclass(type(culprit), (io.IOBase, *ProxyTypes)):
+        return _ADVICE
+    name = getattr(culprit, "__name__", None)
+    example = f": `{name}`, not `{name}()`" if name else ""
+    return (
+        "A running iterator or coroutine cannot continue in another process; pass the function "
+        f"that creates it{example}."
+    )

@@ -156,7 +156,8 @@ def test_packing_makes_no_third_copy(view: str) -> None:
 
 def test_what_cannot_be_pickled_is_told() -> None:
     with pytest.raises(
-        OptionError, match="^the source cannot be sent .*: a generator cannot be pickled"
+        OptionError,
+        match="^the source cannot be sent .*: the generator, of type generator, cannot be pickled",
     ) as failed:
         pack(((i for i in range(3)), 5), what="the source")
     assert isinstance(failed.value.__cause__, TypeError)

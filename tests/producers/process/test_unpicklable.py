@@ -67,8 +67,6 @@ def functions(lock: Any = LOCK) -> dict[str, Any]:
     def closure() -> Any:
         return holder
 
-    nested = functools.partial(numbers, closure)
-
     def default(fine: int = 1, locked: Any = lock, *, last: int = 0) -> Any:
         return locked
 
@@ -82,16 +80,14 @@ def functions(lock: Any = LOCK) -> dict[str, Any]:
     scope: dict[str, Any] = {"sock": lock, "unused": lock, "__name__": "__main__"}
     exec("def uses(): return [sock for _ in (1,)]", scope)
     return {
-        "`holder.lock` in the closure of `closure`": closure,
-        "`holder.lock` in the closure of `closure` (argument `args[0]` of "
-        "functools.partial(`numbers`))": nested,
+        "attribute `lock` of `holder` in the closure of `closure`": closure,
         "attribute `lock` of the Holder that `Holder.batches` is bound to": holder.batches,
-        "global variable `sock` that `uses` uses": scope["uses"],
+        "global variable `sock` of `uses`": scope["uses"],
         "default argument `locked` of `default`": default,
         "default argument `locked` of `keyword`": keyword,
         "attribute `lock` of `marked`": marked,
-        "argument `args[1]` of functools.partial(`numbers`)": functools.partial(numbers, 1, lock),
-        "argument `locked` of functools.partial(`numbers`)": functools.partial(
+        "item [1] of item [1] of the state of the partial": functools.partial(numbers, 1, lock),
+        "item ['locked'] of item [2] of the state of the partial": functools.partial(
             numbers, locked=lock
         ),
     }
@@ -108,15 +104,15 @@ def objects(locked: Any = LOCK) -> dict[str, Any]:
 
     return {
         "attribute `lock` of the Holder": Holder(locked),
-        "item `[1]['f'].lock` of the list": [1, {"f": Holder(locked)}],
+        "attribute `lock` of item ['f'] of item [1] of the list": [1, {"f": Holder(locked)}],
         "attribute `lock` of the Slots": Slots(locked),
         "attribute `lock` of the class `Shared`": Shared(),
         "`locked` in the closure of `Property.rows`": Property,
-        "item `['f']` of the dict": {"e": 1, "f": locked},
-        "item `['g'][0]` of the defaultdict": defaultdict(list, g=[locked]),
-        "item `[1]` of the deque": deque([1, locked]),
-        "item `[1]` of the Named": Named(1, locked),
-        "item `[1, 0]` of the ndarray": np.array([[1], [locked]], object),
+        "item ['f'] of the dict": {"e": 1, "f": locked},
+        "item [0] of item ['g'] of the defaultdict": defaultdict(list, g=[locked]),
+        "item [1] of the deque": deque([1, locked]),
+        "item [1] of the Named": Named(1, locked),
+        "item [1, 0] of the ndarray": np.array([[1], [locked]], object),
         "a key of the dict": {locked: 1},
         "an element of the set": {1, locked},
     }
@@ -130,7 +126,7 @@ def test_the_part_is_named_with_its_reason_and_a_way_out(text: str) -> None:
     found = explain(CASES[text]).removeprefix("the source cannot be sent to worker processes: ")
     named, reason, ways_out = re.split(r" \((?=TypeError)|(?<=object)\)\. ", found)
     assert (named, reason) == (
-        f"{text}, a _thread.lock, cannot be pickled",
+        f"{text}, of type _thread.lock, cannot be pickled",
         "TypeError: cannot pickle '_thread.lock' object",
     )
     assert all(
@@ -145,21 +141,22 @@ def test_an_object_may_refuse_by_itself() -> None:
             raise RuntimeError("not me")
 
     assert (
-        "item `[0]` of the list, a test_unpicklable.Refuses, cannot be pickled (RuntimeError: not "
+        "item [0] of the list, of type test_unpicklable.Refuses, cannot be pickled (RuntimeError: not "
         "me)" in explain([Refuses()])
     )
 
 
 def test_a_file_and_a_database_are_named() -> None:
     with open("/dev/null", "rb") as file, contextlib.closing(sqlite3.connect(":memory:")) as base:
-        assert "item `['f']` of the dict, a _io.BufferedReader, cannot be pickled" in explain(
+        assert "item ['f'] of the dict, of type _io.BufferedReader, cannot be pickled" in explain(
             {"f": file}
         )
-        assert "`base` in the closure of `<lambda>`, a sqlite3.Connection, cannot" in explain(
+        assert "`base` in the closure of `<lambda>`, of type sqlite3.Connection, cannot" in explain(
             lambda: base
         )
-        assert "that `Connection.execute` is bound to, a sqlite3.Connection, cannot" in explain(
-            base.execute
+        assert (
+            "that `Connection.execute` is bound to, of type sqlite3.Connection, cannot"
+            in explain(base.execute)
         )
         assert "Open it inside the function" in explain(file)
 
@@ -177,21 +174,27 @@ async def later() -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     ("iterator", "text"),
     [
-        (numbers, ": a generator cannot be pickled .*creates it: `numbers`, not `numbers\\(\\)`.$"),
+        (
+            numbers,
+            ": the generator, of type generator, cannot be pickled .*creates it: `numbers`, not `numbers\\(\\)`.$",
+        ),
         (
             lambda: [numbers()],
-            "item `\\[0\\]` of the list, a generator, .*creates it: `numbers`, not "
+            "item \\[0\\] of the list, of type generator, .*creates it: `numbers`, not "
             "`numbers\\(\\)`.$",
         ),
-        (lambda: map(str, numbers()), "a generator, cannot .*creates it: `numbers`"),
+        (lambda: map(str, numbers()), "of type generator, cannot .*creates it: `numbers`"),
         (
             lambda: numbers().__next__,
             "the generator that `generator.__next__` is bound to, .*creates it: `numbers`",
         ),
-        (later, "an async_generator cannot be pickled .*`later`, not `later\\(\\)`"),
+        (
+            later,
+            "the async_generator, of type async_generator, cannot be pickled .*`later`, not `later\\(\\)`",
+        ),
         (
             lambda: csv.reader([]),
-            "a _csv.reader cannot be pickled .*pass the function that creates it.$",
+            "of type _csv.reader, cannot be pickled .*pass the function that creates it.$",
         ),
     ],
 )
@@ -218,14 +221,14 @@ def test_cycles_end() -> None:
     second = {"first": first}
     first["second"] = second
     second["lock"] = lock
-    assert "item `['second']['lock']` of the dict" in explain(first)
+    assert "item ['lock'] of item ['second'] of the dict" in explain(first)
 
 
 def test_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpicklable, "MAX_PARTS", 20)
     fillers = [object() for _ in range(50)]
     lock = threading.Lock()
-    assert "processes: item `[0]` of the list, a _thread.lock" in explain([lock, *fillers])
+    assert "processes: item [0] of the list, of type _thread.lock" in explain([lock, *fillers])
     assert "processes (TypeError: cannot pickle '_thread.lock' object)" in explain([*fillers, lock])
 
 
@@ -239,4 +242,6 @@ def test_what_only_looks_as_if_it_could_not_be_pickled_is_not_blamed() -> None:
         def __next__(self) -> int:
             return len({lock})
 
-    assert "`lock` in the closure of `Abstract.__next__`, a _thread.lock," in explain(Abstract)
+    assert "`lock` in the closure of `Abstract.__next__`, of type _thread.lock," in explain(
+        Abstract
+    )

@@ -23,7 +23,7 @@ SWITCH_S = 0.005  # sys.getswitchinterval(): a thread keeps the interpreter lock
 # Native code on all cores takes that much longer than on one, because they share caches and memory.
 # Measured with cv2.resize and convolutions on 2 cores.
 CONTENTION = 0.15
-REFILL = 0.5  # share of a FeedRunner's buffer; see producers/buffer.py
+REFILL = 0.5  # share of a FeedRunner's buffer; see producers/reorder.py
 INPUT_BOUND = 0.05  # starvation from which a feed counts as input-bound
 
 

@@ -1,20 +1,26 @@
-"""Order in which batches leave, and how a feed ends. No locks and no waits, so that every buffer
-can use it."""
+"""Order in which batches leave, and how a feed ends: without locks and waits for every kind of
+producer, and as a bounded buffer for threads."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fastfeed.core.batch import Batch
+from fastfeed.core.stats import StageRow
+from fastfeed.core.status import ROOM, waiting
+from fastfeed.errors import ProducerError, ProducerFailed
 
 # Batches produced before a failure are still delivered for this long; the consumer must get the
 # failure within a second.
 FAILURE_GRACE_S = 0.5
+MAX_EARLY = 4096  # batches; a bound for those too small for the limit in bytes
 STOP_CHECK_S = 0.2  # no wait is longer without a check of the stop flag
 
 
@@ -202,12 +208,157 @@ class ReorderBuffer(Generic[T]):
             return remaining_s
         return min(remaining_s, self.failure.time_s + FAILURE_GRACE_S - time.perf_counter() + 0.001)
 
-    def forget_failure(self) -> None:
-        """Drop the failure, whose traceback keeps the frames of the consumer alive."""
-        self.failure = None
-
     def clear(self) -> None:
         """Drop everything that was produced."""
         self.ready.clear()
         self.early.clear()
         self._held.clear()
+
+
+class BoundedBuffer(ReorderBuffer[ProducedBatch]):
+    """Buffer into which producers `put` and from which one consumer `take`s, in threads. What
+    changes the order itself is called inside `changing`.
+
+    Ordered: batches leave by ticket. At most `max_batches` of them are ready to leave; those that
+    came early wait for a straggler and are limited in bytes, and in number with the others by
+    `max_depth`, so that one slow batch does not stop the others. Unordered: batches leave as they
+    come, but not before the previous epoch is complete. In both cases the batch that the consumer
+    waits for is always accepted, however full the buffer is, so the bounds cannot deadlock.
+    """
+
+    def __init__(
+        self,
+        producers: int,
+        *,
+        max_batches: int,
+        max_nbytes: int,
+        max_depth: int = MAX_EARLY,
+        **order: Any,
+    ) -> None:
+        super().__init__(producers, **order)
+        self.max_batches = max_batches
+        self._max_nbytes = max_nbytes
+        self._max_depth = max_depth
+        self._lock = threading.Lock()
+        self._filled = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        error = ProducerError("a producer failed, and could not report it: see the cause")
+        self._spare = Failure(error, None, -1, 0.0)
+        self.stopped = False
+        self._waiting = False
+        self._blocked: list[int] = []  # keys of the producers that wait for room
+        self.depth = 0
+        self.depth_nbytes = 0
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock, and wake all who wait, to see what has changed."""
+        with self._lock:
+            self._filled.notify()  # first: what fails here has changed nothing
+            self._room.notify_all()
+            yield
+
+    def put(self, produced: ProducedBatch, key: int, *, row: StageRow) -> bool:
+        """Put a batch under its ticket or epoch. Return False if the feed was stopped."""
+        nbytes = produced.batch.nbytes if produced.batch else 0
+        with self._lock:
+            if self._full(key, nbytes):
+                self._wait_for_room(key, nbytes, row=row)
+            if self.stopped:
+                return False
+            self.depth += produced.batch is not None
+            self.depth_nbytes += nbytes
+            self._add(produced, key)
+        return True
+
+    def abandon(self, error: BaseException) -> None:
+        """Record a failure that `fail` could not record: without the lock, and without memory if
+        there is none."""
+        self._spare.error.__cause__ = error
+        found = self._spare
+        with contextlib.suppress(BaseException):
+            found = Failure(ProducerFailed("a producer", error), None, -1, 0.0)
+        self.failure = found
+
+    def take(self, timeout_s: float) -> ProducedBatch | None:
+        """Return the next batch or end of epoch, or None at the end. Raise the failure, or Timeout
+        after `timeout_s`."""
+        with self._lock:
+            ready = self.ready
+            if not ready or self.failure is not None:
+                deadline = time.perf_counter() + timeout_s
+                while not (self.stopped or self.settled()):
+                    self._wait_for_batch(deadline)
+            produced = None if self.stopped else self.pop()
+            if produced is None:
+                return None
+            if produced.batch is not None:
+                self.depth -= 1
+                self.depth_nbytes -= produced.batch.nbytes
+            # Waking producers one by one would cost two switches a batch. Below half full, they are
+            # woken for several batches at once.
+            waiting = len(ready) if self.ordered else self.depth
+            if self._blocked and (waiting * 2 <= self.max_batches or not ready):
+                self._room.notify_all()
+            return produced
+
+    @property
+    def can_take(self) -> bool:
+        """True if a batch can leave now."""
+        with self._lock:
+            return any(produced.batch is not None for produced in self.ready)
+
+    def stop(self) -> None:
+        """Stop the feed: every `put` and `take` returns at once, and the buffered batches are
+        dropped."""
+        self.stopped = True
+        # A signal handler may call this inside our own `take`. This thread then holds the lock, and
+        # the waits check the flag.
+        if not self._lock.acquire(timeout=STOP_CHECK_S):
+            return
+        try:
+            self.clear()
+            self.depth = self.depth_nbytes = 0
+            self._filled.notify_all()
+            self._room.notify_all()
+        finally:
+            self._lock.release()
+
+    def _wait_for_batch(self, deadline: float) -> None:
+        remaining = deadline - time.perf_counter()
+        if remaining <= 0 and not self.failing:
+            raise Timeout
+        remaining = self.max_wait_s(remaining)
+        self._waiting = True
+        try:
+            self._filled.wait(min(max(remaining, 0.0), STOP_CHECK_S))
+        finally:
+            self._waiting = False
+
+    def _full(self, key: int, nbytes: int) -> bool:
+        if not self.depth or (key == self.next_key and not self.ready):
+            return False
+        if self.ordered and self.depth < self._max_depth:
+            crowded = len(self.ready) >= self.max_batches
+        else:
+            crowded = self.depth >= self.max_batches
+        return crowded or self.depth_nbytes + nbytes > self._max_nbytes
+
+    def _wait_for_room(self, key: int, nbytes: int, *, row: StageRow) -> None:
+        start = time.perf_counter()
+        self._blocked.append(key)
+        try:
+            with waiting(ROOM):
+                while self._full(key, nbytes) and not self.stopped:
+                    self._room.wait(STOP_CHECK_S)
+        finally:
+            self._blocked.remove(key)
+            row.wait_out_s += time.perf_counter() - start
+
+    def _add(self, produced: ProducedBatch, key: int) -> None:
+        next_key = self.next_key
+        self.insert(produced, key, stream=produced.stream)
+        if self.next_key != next_key and self.next_key in self._blocked:
+            self._room.notify_all()  # a producer that waits for room is next
+        if self._waiting and key == next_key:
+            self._filled.notify()

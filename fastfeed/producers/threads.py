@@ -32,11 +32,10 @@ from fastfeed.core.status import (
 from fastfeed.core.user_code import is_own, is_users
 from fastfeed.core.worker import Worker, batches_ahead
 from fastfeed.options import FeedOptions
-from fastfeed.producers.buffer import MAX_EARLY, BoundedBuffer
 from fastfeed.producers.builder import BatchBuilder, Outlet
 from fastfeed.producers.inbox import EpochPermit, EpochPlan
 from fastfeed.producers.loop import Producer, run_with_low_priority
-from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer
+from fastfeed.producers.reorder import MAX_EARLY, BoundedBuffer, ProducedBatch
 from fastfeed.source import CallableSource, Source
 from fastfeed.source.base import close_left
 
@@ -63,9 +62,10 @@ class ThreadProducers:
         passed = plan.passed or (0,) * options.threads  # by stream
         suspects = source.comparison.suspects if isinstance(source, CallableSource) else ()
         self._buffer = BoundedBuffer(
-            ReorderBuffer[ProducedBatch](
-                options.threads, ordered=ordered, error_limit=options.error_limit, suspects=suspects
-            ),
+            options.threads,
+            ordered=ordered,
+            error_limit=options.error_limit,
+            suspects=suspects,
             max_batches=options.prefetch or batches_ahead(options.threads),
             max_nbytes=options.memory_nbytes,
             max_depth=options.prefetch or MAX_EARLY,
@@ -100,7 +100,9 @@ class ThreadProducers:
         self._forget_left()
         for _ in range(options.threads - len(stay)):
             worker = Worker(self._added, self._added + 1, self._plan.seed, self._plan.epochs.start)
-            self._add([worker], skip=self._buffer.join()).start()
+            with self._buffer.changing():
+                first = self._buffer.join()
+            self._add([worker], skip=first).start()
 
     def _forget_left(self) -> None:
         """Keep only the counters of the threads that have left."""
@@ -141,7 +143,8 @@ class ThreadProducers:
 
     def allow(self, epochs: int, *, asked: int) -> None:
         """Allow `epochs` epochs in all to begin; the consumer waits for `asked` of them."""
-        self._buffer.want(asked)
+        with self._buffer.changing():
+            self._buffer.want(asked)
         self._permit.allow(epochs)
 
     def take(self, timeout_s: float) -> ProducedBatch | None:
@@ -152,7 +155,7 @@ class ThreadProducers:
     @property
     def ready(self) -> bool:
         """True if `take` would return a batch without waiting."""
-        return self._buffer.ready
+        return self._buffer.can_take
 
     def stop(self) -> None:
         """Stop the feed; the threads end when their present call returns."""
@@ -267,23 +270,27 @@ class ThreadOutlet(Outlet):
 
     def end_epoch(self, epoch: int) -> None:
         """Note that this producer has put its whole epoch."""
-        self._buffer.end_epoch(epoch)
+        with self._buffer.changing():
+            self._buffer.end_epoch(epoch)
         self.position = epoch + 1
 
     def end(self) -> None:
         """Note that this producer has ended, or left."""
-        if self.retired:
-            self._buffer.leave(self.position)
-        else:
-            self._buffer.end()
+        with self._buffer.changing():
+            if self.retired:
+                self._buffer.leave(self.position)
+            else:
+                self._buffer.end()
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
         """Report the error that ends this producer."""
-        self._buffer.fail(error, ticket, epoch=self.position)
+        with self._buffer.changing():
+            self._buffer.fail(error, ticket, epoch=self.position)
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
         """Report an error that costs one record or batch only."""
-        self._buffer.skip(error, ticket, epoch=self.position)
+        with self._buffer.changing():
+            self._buffer.skip(error, ticket, epoch=self.position)
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Put a batch into the buffer. Return False if no other is wanted."""

@@ -14,7 +14,7 @@ import pytest
 from fastfeed import FeedError, FeedRunner, FeedTimeout, ProducerError, Snapshot
 from fastfeed.core.stats import StageRow, copy, total
 from fastfeed.engine import feed as feed_module
-from fastfeed.producers.buffer import BoundedBuffer
+from fastfeed.producers.reorder import BoundedBuffer
 from tests.helpers.feeds import (
     LONG_S,
     Blocked,

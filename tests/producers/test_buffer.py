@@ -15,11 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fastfeed.core.batch import Batch
 from fastfeed.core.stats import StageRow
-from fastfeed.producers.buffer import BoundedBuffer
 from fastfeed.producers.reorder import (
     END_OF_EPOCH,
+    BoundedBuffer,
     ProducedBatch,
-    ReorderBuffer,
     Timeout,
 )
 
@@ -40,9 +39,7 @@ def number(item: ProducedBatch | None) -> int | str | None:
 def handoff(
     producers: int = 1, *, ordered: bool = True, batches: int = 4, nbytes: int = 10**6
 ) -> BoundedBuffer:
-    return BoundedBuffer(
-        ReorderBuffer(producers, ordered=ordered), max_batches=batches, max_nbytes=nbytes
-    )
+    return BoundedBuffer(producers, ordered=ordered, max_batches=batches, max_nbytes=nbytes)
 
 
 def take_all(buffer: BoundedBuffer) -> list[Any]:
@@ -167,7 +164,8 @@ def test_in_order_and_never_a_dead_end(
         for ticket, size in enumerate(nbytes):
             if owner[ticket] == index:
                 assert buffer.put(made(ticket, size), ticket, row=StageRow())
-        buffer.end()
+        with buffer.changing():
+            buffer.end()
 
     *_, taken = together(
         [*(lambda i=i: produce(i) for i in range(producers)), lambda: take_all(buffer)]
@@ -191,8 +189,10 @@ def test_epochs_stay_apart_however_full_it_is(
         for epoch in range(epochs):
             for _ in range(counts[index][epoch]):
                 assert buffer.put(made(epoch, 3), epoch, row=StageRow())
-            buffer.end_epoch(epoch)
-        buffer.end()
+            with buffer.changing():
+                buffer.end_epoch(epoch)
+        with buffer.changing():
+            buffer.end()
 
     *_, taken = together(
         [*(lambda i=i: produce(i) for i in range(len(counts))), lambda: take_all(buffer)]

@@ -275,7 +275,7 @@ class ProcessProducers:
             return
         self._stopped = True
         # The failure holds the consumer's frames, and the shared workers hold this object.
-        self._reorder.forget_failure()
+        self._reorder.failure = None
         self._stop.set()
         if self._leads:
             self._shared.stop()

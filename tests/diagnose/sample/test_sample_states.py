@@ -109,7 +109,7 @@ SAMPLED = [s for s in ev.TASK_STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNA
             ev.LOCK,
         ),
         (
-            ThreadView([("_wait_for_room", "/x/fastfeed/producers/buffer.py")], "wait", "futex"),
+            ThreadView([("_wait_for_room", "/x/fastfeed/producers/reorder.py")], "wait", "futex"),
             ev.FULL,
         ),
         (ThreadView([USER], "mystery", "call 999"), ev.OTHER),

@@ -141,8 +141,8 @@ def test_an_object_may_refuse_by_itself() -> None:
             raise RuntimeError("not me")
 
     assert (
-        "item [0] of the list, of type test_unpicklable.Refuses, cannot be pickled (RuntimeError: not "
-        "me)" in explain([Refuses()])
+        "item [0] of the list, of type test_unpicklable.Refuses, cannot be pickled "
+        "(RuntimeError: not me)" in explain([Refuses()])
     )
 
 
@@ -176,7 +176,7 @@ async def later() -> AsyncIterator[int]:
     [
         (
             numbers,
-            ": the generator, of type generator, cannot be pickled .*creates it: `numbers`, not `numbers\\(\\)`.$",
+            "of type generator, cannot be pickled .*creates it: `numbers`, not `numbers\\(\\)`.$",
         ),
         (
             lambda: [numbers()],
@@ -190,7 +190,7 @@ async def later() -> AsyncIterator[int]:
         ),
         (
             later,
-            "the async_generator, of type async_generator, cannot be pickled .*`later`, not `later\\(\\)`",
+            "of type async_generator, cannot be pickled .*`later`, not `later\\(\\)`",
         ),
         (
             lambda: csv.reader([]),

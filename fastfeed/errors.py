@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-MAX_TEXT = 2**16  # characters of an exception's text in that of a FeedError
+MAX_ERROR_TEXT = 2**16  # characters of an exception's text in that of a FeedError
 _OWN_FOLDERS = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source"))
 
 
@@ -163,7 +163,7 @@ def message_of(cause: BaseException) -> str:
 
 def shortened(text: str) -> str:
     """Return a text without its middle if it is too long to be read."""
-    left_out, half = len(text) - MAX_TEXT, MAX_TEXT // 2
+    left_out, half = len(text) - MAX_ERROR_TEXT, MAX_ERROR_TEXT // 2
     if left_out <= 0:
         return text
     return f"{text[:half]}\n[{left_out} characters left out]\n{text[-half:]}"

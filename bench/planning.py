@@ -26,7 +26,6 @@ import psutil
 
 from bench.results import RESULT_MARK, machine
 from bench.rounds import QUIET, ROOT
-from fastfeed.benchmark import tree
 from fastfeed.benchmark.consumers import consumer_from
 from fastfeed.benchmark.measure import measure_loop
 from fastfeed.benchmark.workloads import workload_from
@@ -46,12 +45,11 @@ def run_cell(workload: str, batch: int, producers: Producers) -> dict[str, float
     """Steps/s, starvation and the memory of the whole tree of one setting, in this process."""
     source, consumer = workload_from(workload, batch_size=batch), consumer_from(TRAIN)
     with consumer.loop(source.source, producers=producers, batch_size=batch) as loop:
-        window = measure_loop(loop, seconds=SECONDS, tick=lambda: None)
+        window = measure_loop(loop, seconds=SECONDS)
         return {
             "rate": window.rate,
             "starvation": window.starvation,
-            "memory": float(tree.own_nbytes()),
-            "pss": float(window.memory_nbytes),
+            "memory": float(window.memory_nbytes),
         }
 
 

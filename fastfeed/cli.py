@@ -62,8 +62,7 @@ def main() -> None:
     "--augment",
     default=None,
     help="With photos:DIR, augmentation to measure on each executor of --augment-on: standard "
-    "(decode, random resized crop, flip), strong (also colours, blur, erasing) or your own "
-    "package.module:spec.",
+    "(decode, random resized crop, flip) or your own package.module:spec.",
 )
 @click.option(
     "--augment-on",
@@ -93,12 +92,6 @@ def main() -> None:
     show_default=True,
     type=click.IntRange(1),
     help="Number of runs of every setting, interleaved.",
-)
-@click.option(
-    "--baseline",
-    is_flag=True,
-    help="Also measure the hand-written idiom, interleaved with fastfeed. It has threads only, so "
-    "it runs where --processes is 0.",
 )
 @click.option("--data", default=None, help="For MNIST: the file mnist.npz, or its folder.")
 @click.option(

@@ -3,7 +3,7 @@ and examples.
 
 Four times a 3 x 3 convolution (4, 8, 8, 8 filters), batch normalisation, ReLU and 2 x 2 pooling; 64
 hidden units; softmax; Adam. Written with `get_variable`, because `tf.compat.v1.layers` no longer
-exists. `cnn_keras` is the same.
+exists. `cnn_keras.model` is the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fastfeed.benchmark.network import FILTERS, HIDDEN, MOMENTUM
+from fastfeed.benchmark.cnn_keras import FILTERS, HIDDEN, MOMENTUM
 from fastfeed.errors import MissingExtra, SpecError
 
 try:
@@ -21,7 +21,6 @@ except ImportError as error:
     raise MissingExtra("tensorflow", "tensorflow-cpu") from error
 
 tf1 = tf.compat.v1
-SCOPE = "cnn"
 EPSILON = 1e-3
 
 
@@ -53,17 +52,19 @@ def logits(images: Any, *, training: bool, classes: int = 10, reuse: Any = None)
     to UPDATE_OPS. `reuse` is that of `tf.compat.v1.variable_scope`. Raise SpecError for a shape
     that the network cannot take.
     """
-    with tf1.variable_scope(SCOPE, reuse=reuse):
+    with tf1.variable_scope("cnn", reuse=reuse):
         x = _pixels(images)
         for index, filters in enumerate(FILTERS):
             with tf1.variable_scope(f"conv{index}"):
-                x = tf.nn.relu(_normalised(_convolved(x, filters), training=training))
-            x = _pooled(x)
+                # no bias, which the normalisation would remove
+                kernel = tf1.get_variable("kernel", (3, 3, x.shape[-1], filters))
+                x = tf.nn.conv2d(x, kernel, strides=1, padding="SAME")
+                x = tf.nn.relu(_normalised(x, training=training))
+            if min(x.shape[1:3]) >= 4:  # pooling MNIST down to one pixel lost 1 %, saved no time
+                x = tf.nn.max_pool2d(x, 2, 2, "VALID")
         x = tf.reshape(x, (-1, math.prod(x.shape[1:])))
-        with tf1.variable_scope("hidden"):
-            x = tf.nn.relu(_dense(x, HIDDEN))
-        with tf1.variable_scope("classes"):
-            return _dense(x, classes)
+        x = tf.nn.relu(_dense(x, HIDDEN, scope="hidden"))
+        return _dense(x, classes, scope="classes")
 
 
 def train_step(
@@ -102,49 +103,32 @@ def _pixels(images: Any) -> Any:
     return x if len(shape) == 4 else tf.expand_dims(x, -1)
 
 
-def _convolved(x: Any, filters: int) -> Any:
-    """Return the convolution without a bias, which the normalisation that follows would remove."""
-    kernel = tf1.get_variable(
-        "kernel", (3, 3, x.shape[-1], filters), initializer=tf1.glorot_uniform_initializer()
-    )
-    return tf.nn.conv2d(x, kernel, strides=1, padding="SAME")
-
-
 def _normalised(x: Any, *, training: bool) -> Any:
-    shape = (x.shape[-1],)
-    gamma = tf1.get_variable("gamma", shape, initializer=tf1.ones_initializer())
-    beta = tf1.get_variable("beta", shape, initializer=tf1.zeros_initializer())
-    mean = tf1.get_variable(
-        "moving_mean", shape, initializer=tf1.zeros_initializer(), trainable=False
+    zeros, ones = tf1.zeros_initializer(), tf1.ones_initializer()
+    gamma, beta, mean, variance = (
+        tf1.get_variable(name, (x.shape[-1],), initializer=first, trainable=trained)
+        for name, first, trained in (
+            ("gamma", ones, True),
+            ("beta", zeros, True),
+            ("moving_mean", zeros, False),
+            ("moving_variance", ones, False),
+        )
     )
-    variance = tf1.get_variable(
-        "moving_variance", shape, initializer=tf1.ones_initializer(), trainable=False
+    known = () if training else (mean, variance)
+    y, *batch = tf1.nn.fused_batch_norm(
+        x, gamma, beta, *known, epsilon=EPSILON, is_training=training
     )
-    if not training:
-        return tf1.nn.fused_batch_norm(x, gamma, beta, mean, variance, EPSILON, is_training=False)[
-            0
-        ]
-    y, batch_mean, batch_variance = tf1.nn.fused_batch_norm(
-        x, gamma, beta, epsilon=EPSILON, is_training=True
-    )
-    for moving, now in ((mean, batch_mean), (variance, batch_variance)):
+    for moving, now in zip((mean, variance), batch, strict=True) if training else ():
         update = tf1.assign_sub(moving, (moving - now) * (1 - MOMENTUM))
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
     return y
 
 
-def _pooled(x: Any) -> Any:
-    """Return half the height and width, while at least 2 are left: pooling MNIST down to one pixel
-    lost 1 % and saved no time."""
-    return x if min(x.shape[1:3]) < 4 else tf.nn.max_pool2d(x, 2, 2, "VALID")
-
-
-def _dense(x: Any, units: int) -> Any:
-    kernel = tf1.get_variable(
-        "kernel", (x.shape[-1], units), initializer=tf1.glorot_uniform_initializer()
-    )
-    bias = tf1.get_variable("bias", (units,), initializer=tf1.zeros_initializer())
-    return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+def _dense(x: Any, units: int, *, scope: str) -> Any:
+    with tf1.variable_scope(scope):
+        kernel = tf1.get_variable("kernel", (x.shape[-1], units))
+        bias = tf1.get_variable("bias", (units,), initializer=tf1.zeros_initializer())
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
 
 
 def _loss(scores: Any, labels: Any) -> Any:

@@ -8,28 +8,50 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, variance
+from statistics import fmean, geometric_mean, variance
 from typing import Any
 
 import numpy as np
 
 from fastfeed.benchmark.report import BENCH_SCHEMA
+from fastfeed.benchmark.workloads import BY_PRODUCERS
 from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA
 from fastfeed.errors import OptionError
+from fastfeed.model.workload import Producers
 
 BENCH, DIAGNOSIS = "fastfeed bench --output", "fastfeed diagnose --json"
 SCHEMAS = {BENCH: BENCH_SCHEMA, DIAGNOSIS: DIAGNOSIS_SCHEMA}
-SAME_WORK = ("workload", "data", "consumer")
 Json = dict[str, Any]
-Key = tuple[str, int, int]
+Rates = tuple[float, ...]  # of one side, one for each repeat, all above 0
 FASTER, SLOWER, NO_DIFFERENCE, NO_SPREAD = (
     "faster",
     "slower",
     "no difference seen",
     "unknown: one run has no spread",
 )
-CONFIDENCE = 0.95
-GRID = 400  # steps of an integral
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A speed-up (the ratio of the geometric means), with its 95 % interval; nan if there is
+    none."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """FASTER or SLOWER if the interval does not include 1, NO_SPREAD if there is none."""
+        if math.isnan(self.low):
+            return NO_SPREAD
+        if self.low > 1:
+            return FASTER
+        return SLOWER if self.high < 1 else NO_DIFFERENCE
+
+    def __str__(self) -> str:
+        interval = "" if math.isnan(self.low) else f" ({self.low:.3f} to {self.high:.3f})"
+        return f"{self.value:.3f}x{interval}: {self.verdict}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +89,17 @@ def compare(before: Path, after: Path) -> ResultComparison:
     return (_benches if kind == BENCH else _diagnoses)(old, new)
 
 
+def lines_of(found: ResultComparison) -> list[str]:
+    """Return the comparison for the terminal: a line for each setting, the changes and the
+    notes."""
+    width = max(len(line.name) for line in found.lines)
+    text = [
+        f"{line.name:<{width}}  {line.before:9.1f} -> {line.after:9.1f} steps/s  {line.ratio}"
+        for line in found.lines
+    ]
+    return [*text, *found.changes, *(f"note: {note}" for note in found.notes)]
+
+
 def _read(path: Path) -> tuple[str, Json]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -76,8 +109,12 @@ def _read(path: Path) -> tuple[str, Json]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{path} is no JSON file: {error}") from error
-    kind = _kind(found)
-    if kind is None:
+    keys = set(found) if isinstance(found, dict) else set()
+    if {"verdict", "causes"} <= keys:
+        kind = DIAGNOSIS
+    elif {"settings", "workload"} <= keys and isinstance(found["settings"], list):
+        kind = BENCH
+    else:
         raise OptionError(
             f"{path} is neither a result of {BENCH} (its bench.json) nor of {DIAGNOSIS}"
         )
@@ -89,42 +126,31 @@ def _read(path: Path) -> tuple[str, Json]:
     return kind, found
 
 
-def _kind(found: Any) -> str | None:
-    if not isinstance(found, dict):
-        return None
-    if "verdict" in found and "causes" in found:
-        return DIAGNOSIS
-    return BENCH if isinstance(found.get("settings"), list) and "workload" in found else None
-
-
 def _benches(old: Json, new: Json) -> ResultComparison:
     before, after = _settings(old), _settings(new)
-    both = [key for key in before if key in after]
-    if not both:
+    pairs = {name: (before[name], after[name]) for name in before if name in after}
+    if not pairs:
         raise OptionError(
-            f"no setting is in both: {_names(before)} against {_names(after)}; measure the same "
-            "ones"
+            f"no setting is in both: {', '.join(before) or 'none'} against "
+            f"{', '.join(after) or 'none'}; measure the same ones"
         )
-    pairs = {key: Pair(before[key], after[key]) for key in both}
     lines = [
-        Line(_name(key), _geometric(p.before), _geometric(p.after), ratio(p))
-        for key, p in pairs.items()
+        Line(name, geometric_mean(one), geometric_mean(other), ratio([(one, other)]))
+        for name, (one, other) in pairs.items()
     ]
     if len(pairs) > 1:
-        lines.append(
-            Line("all settings", *_whole(list(pairs.values())), overall(list(pairs.values())))
+        old_rate, new_rate = (
+            geometric_mean(getattr(line, side) for line in lines) for side in ("before", "after")
         )
+        lines.append(Line("all settings", old_rate, new_rate, ratio(list(pairs.values()))))
     notes = [
-        *(
-            f"different {name}: {old.get(name)} against {new.get(name)}"
-            for name in _differing(old, new, *SAME_WORK)
-        ),
-        *_plans(old, new),
+        *_different(old, new, "workload", "data", "consumer"),
+        *_different(old.get("plan"), new.get("plan"), "batch_size", "seconds", "steps"),
         *_machines(old, new, "processor", "cores", "gpu", "kernel"),
-        *(f"only before: {_name(key)}" for key in before if key not in after),
-        *(f"only after: {_name(key)}" for key in after if key not in before),
+        *(f"only before: {name}" for name in before if name not in after),
+        *(f"only after: {name}" for name in after if name not in before),
     ]
-    if any(min(len(p.before), len(p.after)) < 2 for p in pairs.values()):
+    if any(line.ratio.verdict == NO_SPREAD for line in lines):
         notes.append(
             "one run has no spread, and no difference can be told from chance: take --repeats 3 or "
             "more"
@@ -132,36 +158,37 @@ def _benches(old: Json, new: Json) -> ResultComparison:
     return ResultComparison(tuple(lines), (), tuple(notes))
 
 
-def _settings(found: Json) -> dict[Key, tuple[float, ...]]:
-    """Return steps/s of every repeat of every setting."""
+def _settings(found: Json) -> dict[str, Rates]:
+    """Return steps/s of every repeat of every setting, by its name."""
     try:
-        return {
-            (str(s["kind"]), int(s["processes"]), int(s["threads"])): tuple(
-                w["steps"] / w["wall_s"] for w in s["windows"]
-            )
+        every = {
+            _name(s): tuple(w["steps"] / w["wall_s"] for w in s["windows"])
             for s in found["settings"]
         }
-    except (KeyError, TypeError, ZeroDivisionError) as error:
+        for rates in every.values():
+            geometric_mean(rates)  # raises for none, and for zeros
+        return every
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise OptionError(
             f"a setting of a result lacks what {BENCH} writes: {error!r}; measure again"
         ) from error
 
 
-def _plans(old: Json, new: Json) -> Iterator[str]:
-    one, other = old.get("plan") or {}, new.get("plan") or {}
-    for name in _differing(one, other, "batch_size", "seconds", "steps"):
-        yield f"different {name}: {one.get(name)} against {other.get(name)}"
+def _name(setting: Json) -> str:
+    who = str(Producers(int(setting["threads"]), int(setting["processes"])))
+    return who if setting["kind"] == BY_PRODUCERS else f"{who}, {setting['kind']}"
+
+
+def _different(old: Json | None, new: Json | None, *names: str) -> Iterator[str]:
+    one, other = old or {}, new or {}
+    for name in names:
+        if one.get(name) != other.get(name):
+            yield f"different {name}: {one.get(name)} against {other.get(name)}"
 
 
 def _machines(old: Json, new: Json, *names: str) -> Iterator[str]:
-    one, other = old.get("machine") or {}, new.get("machine") or {}
-    for name in _differing(one, other, *names):
-        values = f"{one.get(name)} against {other.get(name)}"
-        yield f"different machines ({name}: {values}): the ratio is theirs too"
-
-
-def _differing(one: Json, other: Json, *names: str) -> list[str]:
-    return [name for name in names if one.get(name) != other.get(name)]
+    for text in _different(old.get("machine"), new.get("machine"), *names):
+        yield f"different machines ({text.removeprefix('different ')}): the ratio is theirs too"
 
 
 def _diagnoses(old: Json, new: Json) -> ResultComparison:
@@ -174,9 +201,7 @@ def _diagnoses(old: Json, new: Json) -> ResultComparison:
     starved = [one.get("starvation") for one in (old, new)]
     if None not in starved:
         changes.append(f"starvation: {_both(*(f'{share:.1%}' for share in starved))}")
-    notes = list(_machines(old, new, "cores", "memory_nbytes"))
-    if old.get("script") != new.get("script"):
-        notes.append(f"different scripts: {old.get('script')} against {new.get('script')}")
+    notes = [*_machines(old, new, "cores", "memory_nbytes"), *_different(old, new, "script")]
     return ResultComparison((Line("steps/s", before, after, found),), tuple(changes), tuple(notes))
 
 
@@ -199,86 +224,14 @@ def _both(before: str, after: str) -> str:
     return f"{before}, as before" if before == after else f"{before} -> {after}"
 
 
-def _geometric(rates: tuple[float, ...]) -> float:
-    return math.exp(math.fsum(map(math.log, rates)) / len(rates))
-
-
-def _whole(pairs: list[Pair]) -> tuple[float, float]:
-    before = tuple(_geometric(pair.before) for pair in pairs)
-    return _geometric(before), _geometric(tuple(_geometric(pair.after) for pair in pairs))
-
-
-def _name(key: Key) -> str:
-    kind, processes, threads = key
-    who = f"{threads} thread{'s' * (threads != 1)}"
-    who = f"{processes} process{'es' * (processes != 1)} x {who}" if processes else who
-    return who if kind == "fastfeed" else f"{who}, {kind}"
-
-
-def _names(settings: dict[Key, Any]) -> str:
-    return ", ".join(map(_name, settings)) or "none"
-
-
-def lines_of(found: ResultComparison) -> list[str]:
-    """Return the comparison for the terminal: a line for each setting, the changes, the notes, and
-    the conclusion."""
-    width = max(len(line.name) for line in found.lines)
-    text = [
-        f"{line.name:<{width}}  {line.before:9.1f} -> {line.after:9.1f} steps/s  "
-        f"{_said(line.ratio)}"
-        for line in found.lines
-    ]
-    return [*text, *found.changes, *(f"note: {note}" for note in found.notes)]
-
-
-def _said(found: Ratio) -> str:
-    if math.isnan(found.low):
-        return f"{found.value:.3f}x: {found.verdict}"
-    return f"{found.value:.3f}x ({found.low:.3f} to {found.high:.3f}): {found.verdict}"
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A speed-up (the ratio of the geometric means), with its 95 % interval; nan if there is
-    none."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> str:
-        """FASTER or SLOWER if the interval does not include 1, UNKNOWN if there is none."""
-        if math.isnan(self.low):
-            return NO_SPREAD
-        if self.low > 1:
-            return FASTER
-        return SLOWER if self.high < 1 else NO_DIFFERENCE
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The rates of one setting on either side, one for each repeat, all above 0."""
-
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-
-
-def ratio(pair: Pair) -> Ratio:
-    """Return how many times as fast `after` is."""
-    return overall([pair])
-
-
-def overall(pairs: Sequence[Pair]) -> Ratio:
-    """Return the geometric mean of the pairs' ratios.
+def ratio(pairs: Sequence[tuple[Rates, Rates]]) -> Ratio:
+    """Return how many times as fast the second rates are: the geometric mean over the pairs.
 
     The interval is Welch's (unequal variances, Satterthwaite's degrees of freedom) over the
     logarithms of the rates: independent of which side comes first, and of the order of repeats and
     pairs. It needs two repeats.
     """
-    sides = [
-        [math.log(rate) for rate in side] for pair in pairs for side in (pair.before, pair.after)
-    ]
+    sides = [[math.log(rate) for rate in side] for pair in pairs for side in pair]
     gains = [
         fmean(after) - fmean(before) for before, after in zip(sides[::2], sides[1::2], strict=True)
     ]
@@ -288,31 +241,18 @@ def overall(pairs: Sequence[Pair]) -> Ratio:
     errors = [(variance(side) / len(side) / len(pairs) ** 2, len(side) - 1) for side in sides]
     squared = math.fsum(error for error, _ in errors)
     if squared < 1e-24:  # all repeats are equal: the rest is rounding
-        middle = 0.0 if abs(middle) < 1e-12 else middle
-        return Ratio(math.exp(middle), math.exp(middle), math.exp(middle))
-    freedom = squared**2 / math.fsum(error**2 / count for error, count in errors)
-    reach = students_t(freedom) * math.sqrt(squared)
-    return Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach))
+        middle, reach = (0.0 if abs(middle) < 1e-12 else middle), 0.0
+    else:
+        freedom = squared**2 / math.fsum(error**2 / count for error, count in errors)
+        reach = students_t(freedom) * math.sqrt(squared)
+    return Ratio(*(math.exp(middle + side) for side in (0.0, -reach, reach)))
 
 
 def students_t(freedom: float) -> float:
     """Return the two-sided 95 % quantile of Student's t for `freedom` (1 or more) degrees of
     freedom."""
-    low, high = 0.0, 1.0
-    while _within(high, freedom) < CONFIDENCE:
-        low, high = high, 2 * high
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < CONFIDENCE else (low, middle)
-    return high
-
-
-def _within(t: float, freedom: float) -> float:
-    """Return the share of Student's t between -t and t. With t = sqrt(freedom) tan(a) its density
-    is a power of a cosine, which Simpson's rule integrates."""
-    end = math.atan(t / math.sqrt(freedom))
-    heights = np.cos(np.linspace(0, end, GRID + 1)) ** (freedom - 1)
-    inner = 4 * heights[1:-1:2].sum() + 2 * heights[2:-1:2].sum()
-    area = float(heights[0] + inner + heights[-1]) * end / (3 * GRID)
+    t, step = np.linspace(0, 13, 13001, retstep=True)  # with one degree it is 12.7
     scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
-    return 2 * area * math.exp(scale) / math.sqrt(math.pi)
+    density = np.exp(scale - (freedom + 1) / 2 * np.log1p(t**2 / freedom))
+    inner = np.cumsum(density[1:] + density[:-1]) * step / 2 / math.sqrt(freedom * math.pi)
+    return float(np.interp(0.95 / 2, inner, t[1:]))

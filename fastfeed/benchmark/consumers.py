@@ -1,47 +1,53 @@
-"""Consumers of batches: the training loops that a benchmark can drive. Each counts its own steps
-and waits."""
+"""Consumers of batches: the training loops that a benchmark can drive."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from fastfeed.benchmark.quiet import import_quietly
-from fastfeed.benchmark.training_loop import (
-    Consumer,
-    Options,
-    TrainingLoop,
-    images_and_labels,
-    runner_for,
-)
+from fastfeed import FeedRunner
 from fastfeed.benchmark.workloads import seconds_from
 from fastfeed.errors import OptionError
 from fastfeed.model.workload import Producers
 
 CONSUMER_KINDS = "mnist, mnist-keras, resnet50, sim:20ms or none"
+FOR_EVER = 10**9  # epochs
+Options = Mapping[str, Any] | None  # of FeedRunner, beside those that a benchmark varies
+
+
+@dataclass(frozen=True)
+class TrainingLoop:
+    """A training loop that is ready: `step` takes a batch, trains, and returns the seconds that it
+    waited for it; `stock` returns how many batches are ready."""
+
+    step: Callable[[], float]
+    first_batch_s: float
+    stock: Callable[[], float]
 
 
 def consumer_from(text: str) -> Consumer:
-    """Return the consumer that `text` names. Raise OptionError with the possible names."""
+    """Return the consumer that `text` names. Raise OptionError with the possible names, and
+    MissingExtra without its framework."""
     kind, _, rest = text.partition(":")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # its start is no result
     if text == "mnist":
-        import_quietly("tensorflow")
-        from fastfeed.benchmark.session_loop import SessionConsumer
+        from fastfeed.benchmark.cnn_session import train_step
 
-        return SessionConsumer()
+        return SessionConsumer(text, train_step, True)
     if text in ("mnist-keras", "resnet50"):
-        import_quietly("keras")
-    if text == "mnist-keras":
-        return PlainConsumer(text, _keras_step, burns_cpu=True)
-    if text == "resnet50":
-        return PlainConsumer(text, _resnet_step, burns_cpu=True)
+        from fastfeed.benchmark.cnn_keras import imported_keras
+
+        imported_keras()
+        return Consumer(text, _keras_step if text == "mnist-keras" else _resnet_step, True)
     if text == "none":
-        return PlainConsumer(text, lambda batch: lambda _: None)
+        return Consumer(text, lambda batch: lambda _: None)
     if kind == "sim" and rest:
         seconds = seconds_from(rest, text)
-        return PlainConsumer(text, lambda batch: lambda _: time.sleep(seconds))
+        return Consumer(text, lambda batch: lambda _: time.sleep(seconds))
     raise OptionError(f"--consumer {text!r}: must be {CONSUMER_KINDS}")
 
 
@@ -50,24 +56,19 @@ def takes_any_batch(text: str) -> bool:
     return text.partition(":")[0] in ("sim", "none")
 
 
-class PlainConsumer:
-    """A loop over numpy batches; `make_step(batch)` returns the function that trains on one."""
+@dataclass(frozen=True)
+class Consumer:
+    """A training loop over numpy batches; `make_step(batch)` returns the function that trains on
+    one. `burns_cpu`: its step competes with the producers for cores."""
 
-    def __init__(
-        self,
-        name: str,
-        make_step: Callable[[Any], Callable[[Any], Any]],
-        *,
-        burns_cpu: bool = False,
-    ) -> None:
-        self.name = name
-        self.burns_cpu = burns_cpu
-        self._make_step = make_step
+    name: str
+    make_step: Callable[..., Any]
+    burns_cpu: bool = False
 
     @contextmanager
     def cached(self, batch: Any) -> Iterator[Callable[[], Any]]:
         """Yield the step on one cached batch."""
-        train = self._make_step(batch)
+        train = self.make_step(batch)
         yield lambda: train(batch)
 
     @contextmanager
@@ -76,14 +77,11 @@ class PlainConsumer:
     ) -> Iterator[TrainingLoop]:
         """Yield plain iteration over a FeedRunner."""
         start = time.perf_counter()
-        with ExitStack() as stack:
-            runner = stack.enter_context(
-                runner_for(source, producers, batch_size=batch_size, options=options)
-            )
+        with runner_for(source, producers, batch_size=batch_size, options=options) as runner:
             batches = iter(runner)
             first = next(batches)
             first_batch_s = time.perf_counter() - start
-            train = self._make_step(first)
+            train = self.make_step(first)
 
             def step() -> float:
                 before = time.perf_counter()
@@ -93,6 +91,87 @@ class PlainConsumer:
                 return waited_s
 
             yield TrainingLoop(step, first_batch_s, lambda: runner.snapshot().depth)
+
+
+class SessionConsumer(Consumer):
+    """A session of tf.compat.v1, which trains from a queue that shuffles; `make_step(images,
+    labels)` adds the network to its graph."""
+
+    @contextmanager
+    def cached(self, batch: Any) -> Iterator[Callable[[], Any]]:
+        """Yield the same training step on a batch in variables of the graph: no queue, no
+        feeding."""
+        import tensorflow as tf
+
+        with tf.Graph().as_default(), tf.device("/device:CPU:0"):
+            kept = [
+                tf.compat.v1.Variable(array, trainable=False, use_resource=True)
+                for array in images_and_labels(batch)
+            ]
+            train = self.make_step(*(v.read_value() for v in kept))
+            with tf.compat.v1.Session() as session:
+                session.run(tf.compat.v1.global_variables_initializer())
+                yield lambda: session.run([train.train_op, train.loss])
+
+    @contextmanager
+    def loop(
+        self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
+    ) -> Iterator[TrainingLoop]:
+        """Yield the drop-in."""
+        import tensorflow as tf
+
+        start = time.perf_counter()
+        with ExitStack() as stack:
+            stack.enter_context(tf.Graph().as_default())
+            runner = stack.enter_context(
+                runner_for(source, producers, batch_size=batch_size, options=options)
+            )
+            x, y = images_and_labels(runner.get_inputs())
+            first_batch_s = time.perf_counter() - start
+            train = self.make_step(x, y)
+            session = stack.enter_context(tf.compat.v1.Session())
+            session.run(tf.compat.v1.global_variables_initializer())
+            runner.start(session)
+            fetches = [train.train_op, train.loss, runner.waited_s]
+            step = lambda: float(session.run(fetches)[2])  # noqa: E731
+            yield TrainingLoop(step, first_batch_s, lambda: runner.snapshot().depth)
+
+
+def runner_for(
+    source: Any, producers: Producers, *, batch_size: int | None, options: Options = None
+) -> FeedRunner:
+    """Return the runner under test: a finite iterator starts again, because speed is measured and
+    not data."""
+    if producers.remote is None:
+        workers: dict[str, Any] = {"processes": producers.processes}
+    else:
+        workers = {"remote": producers.remote, "producers": producers.processes}
+    return FeedRunner(
+        source,
+        threads=producers.threads,
+        **workers,
+        batch_size=batch_size,
+        epochs=FOR_EVER,
+        repeat_per_producer=True,
+        **(options or {}),
+    )
+
+
+def images_and_labels(batch: Any) -> tuple[Any, Any]:
+    """Return the two leaves of an image classifier. Raise OptionError if the batch holds something
+    else."""
+    if (
+        isinstance(batch, (tuple, list))
+        and len(batch) == 2
+        and batch[0].ndim in (3, 4)
+        and batch[1].ndim == 1
+    ):
+        return batch[0], batch[1]
+    raise OptionError(
+        "this consumer trains an image classifier: needed batches (images (B, H, W) or (B, H, W, "
+        "C), labels (B,)). For other batches take --consumer sim:20ms with the time of your own "
+        "step, or none"
+    )
 
 
 def _keras_step(batch: Any) -> Callable[[Any], Any]:

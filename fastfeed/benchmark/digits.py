@@ -1,22 +1,14 @@
 """Handwritten digits for examples and benchmarks.
 
-MNIST from a path that the user names, from `$FASTFEED_DATA`, from Keras's cache or, where the
-network allows it, fetched into that cache by Keras's own loader; else scikit-learn's small digits,
-enlarged to the same 28 x 28 pixels. `Digits.origin` says which.
+MNIST from a path that the user names, from `$FASTFEED_DATA` or from Keras's cache; else
+scikit-learn's small digits, enlarged to the same 28 x 28 pixels. `Digits.origin` says which.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 import os
-import socket
-import subprocess
-import sys
-import threading
 import zipfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +24,7 @@ ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
 # of scikit-learn's 1797 digits, the last ones: by other writers than the first ones
 TEST_RECORDS = 297
 MADE_UP_RECORDS = 2000
-FETCH = "from keras.datasets import mnist; mnist.load_data()"
-FETCH_ADDRESS = ("storage.googleapis.com", 443)  # of all data sets of Keras
-FETCH_S, REACH_S = 10.0, 2.0  # limits: of the whole, and of the answer of the host
-LOG = logging.getLogger("fastfeed")
+FETCH = 'python -c "from keras.datasets import mnist; mnist.load_data()"'
 READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile)
 
 
@@ -61,7 +50,7 @@ def load(path: str | Path | None = None) -> Digits:
     if path is not None:
         return _read(_named(Path(path).expanduser()))
     places = _usual_places()
-    found = next((place for place in places if place.is_file()), None) or _fetched(places[-1])
+    found = next((place for place in places if place.is_file()), None)
     return _enlarged(places) if found is None else _read(found)
 
 
@@ -72,46 +61,6 @@ def made_up() -> Digits:
     labels = rng.integers(0, 10, MADE_UP_RECORDS)
     origin = f"made-up images of {DIGIT_SIDE} x {DIGIT_SIDE} pixels: the consumer ignores them."
     return Digits(images, labels, images[:0], labels[:0], origin)
-
-
-def _fetched(file: Path) -> Path | None:
-    """Return Keras's file of MNIST after Keras has fetched it; None if it cannot within
-    FETCH_S."""
-    if importlib.util.find_spec("keras") is None or not _reachable():
-        return None
-    LOG.warning("fetching MNIST with Keras's loader, for at most %g s", FETCH_S)
-    # jax starts in half of the time
-    backend = {"KERAS_BACKEND": "jax"} if importlib.util.find_spec("jax") is not None else {}
-    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    loader = subprocess.Popen([sys.executable, "-c", FETCH], env={**os.environ, **backend}, **quiet)
-    try:
-        loader.wait(FETCH_S - REACH_S)
-    except subprocess.TimeoutExpired:
-        loader.kill()
-        loader.wait()
-    except BaseException:
-        loader.kill()
-        loader.wait()
-        raise
-    finally:
-        if loader.returncode:  # what it left behind is not whole
-            file.unlink(missing_ok=True)
-    return file if file.is_file() else None
-
-
-def _reachable() -> bool:
-    """Return True if the host of Keras's files answers. A name server that is silent must not keep
-    the user waiting, and its look-up cannot be interrupted."""
-    answers: list[bool] = []
-
-    def connect() -> None:
-        with suppress(OSError), socket.create_connection(FETCH_ADDRESS, REACH_S):
-            answers.append(True)
-
-    thread = threading.Thread(target=connect, name="fastfeed-reach", daemon=True)
-    thread.start()
-    thread.join(REACH_S)
-    return bool(answers)
 
 
 def _named(path: Path) -> Path:
@@ -186,7 +135,7 @@ def _enlarged(places: list[Path]) -> Digits:
     origin = (
         f"scikit-learn's small digits, enlarged from 8 x 8 to {DIGIT_SIDE} x {DIGIT_SIDE} pixels, "
         f"{len(labels[train])} to train on and {len(labels[test])} to test with, because there is "
-        f"no MNIST at {' or '.join(map(str, places))}."
+        f"no MNIST at {' or '.join(map(str, places))}; fetch it with {FETCH}."
     )
     return Digits(images[train], labels[train], images[test], labels[test], origin)
 

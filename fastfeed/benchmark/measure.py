@@ -1,21 +1,30 @@
-"""Single measurements: a window of a running loop, a step on a cached batch, a producer alone."""
+"""Single measurements: a window of a running loop, a step on a cached batch, a producer alone; and
+the workload of the model that the last two describe."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import psutil
 
 from fastfeed.benchmark import tree
-from fastfeed.benchmark.training_loop import Consumer, TrainingLoop
+from fastfeed.benchmark.consumers import Consumer, TrainingLoop
 from fastfeed.benchmark.workloads import open_stream
 from fastfeed.errors import OptionError
+from fastfeed.model.prediction import LivePoint, calibrated
+from fastfeed.model.workload import (
+    BATCH_PARTS,
+    STEP_PARTS,
+    SWITCH_S,
+    Workload,
+    fed_by,
+    rows_of,
+)
 from fastfeed.probes.gpu import GpuMeter
 
 # period of the GIL probe; a lag of more than LAG_S means that the lock was held
@@ -27,11 +36,10 @@ WARMUP_S = 5.0
 
 @dataclass(frozen=True)
 class Window:
-    """One measured window of one setting. Times in seconds, memory in bytes, starvation 0 to 1
-    (nan: unknown).
+    """One measured window of one setting. Times in seconds, memory in bytes, starvation 0 to 1.
 
-    `rss_nbytes` is the resident memory of the trainer alone, `memory_nbytes` that of it and its
-    worker processes together; `cpu_cores` are the cores that all of them kept busy.
+    `memory_nbytes` is the memory of the trainer and its worker processes together; `cpu_cores` are
+    the cores that all of them kept busy.
     """
 
     steps: int
@@ -40,7 +48,6 @@ class Window:
     wait_p50_s: float
     wait_p99_s: float
     cpu_cores: float
-    rss_nbytes: int
     memory_nbytes: int
     first_batch_s: float
     gpu_utilisation: float | None
@@ -59,12 +66,10 @@ class Window:
 
 @dataclass(frozen=True)
 class StepCost:
-    """One step on a cached batch: mean seconds with the spread (10th, 90th percentile), and core
-    seconds, of the process and of the loop's thread. `times` are the seconds of every step."""
+    """One step on a cached batch: mean seconds, and core seconds of the process and of the loop's
+    thread. `times` are the seconds of every step."""
 
     step_s: float
-    low_s: float
-    high_s: float
     cpu_s: float = 0.0
     thread_cpu_s: float = 0.0
     times: tuple[float, ...] = ()
@@ -85,12 +90,10 @@ class ProducerCost:
     times: tuple[tuple[float, float], ...] = ()
 
 
-def measure_loop(
-    loop: TrainingLoop, *, seconds: float, steps: int | None = None, tick: Callable[[], None]
-) -> Window:
+def measure_loop(loop: TrainingLoop, *, seconds: float, steps: int | None = None) -> Window:
     """Measure a window of at least `seconds`, or of exactly `steps`, after warm-up; cores and
     memory are read at its ends."""
-    _warm_up(loop, tick)
+    _warm_up(loop)
     gpu = GpuMeter()
     waits: list[float] = []
     cpu, start = tree.cpu_s(), time.perf_counter()
@@ -99,27 +102,22 @@ def measure_loop(
         waits.append(loop.step())
         now = time.perf_counter()
         gpu.sample(now)
-        tick()
     wall_s, cpu_s = now - start, tree.cpu_s() - cpu
     return Window(
         steps=len(waits),
         wall_s=wall_s,
-        # unlike min(), it keeps nan: unknown
-        starvation=float(np.minimum(1.0, np.sum(waits) / wall_s)),
+        starvation=min(1.0, sum(waits) / wall_s),
         wait_p50_s=float(np.percentile(waits, 50)),
         wait_p99_s=float(np.percentile(waits, 99)),
         cpu_cores=cpu_s / wall_s,
-        rss_nbytes=psutil.Process().memory_info().rss,
-        memory_nbytes=tree.memory_nbytes(),
+        memory_nbytes=tree.own_nbytes(),
         first_batch_s=loop.first_batch_s,
         gpu_utilisation=gpu.utilisation,
         gpu_nbytes=gpu.nbytes,
     )
 
 
-def measure_step(
-    consumer: Consumer, batch: Any, *, seconds: float, tick: Callable[[], None]
-) -> StepCost:
+def measure_step(consumer: Consumer, batch: Any, *, seconds: float) -> StepCost:
     """Measure the ceiling: steps on one cached batch, back to back."""
     with consumer.cached(batch) as step:
         for _ in range(10):
@@ -131,20 +129,14 @@ def measure_step(
             start = time.perf_counter()
             step()
             times.append(time.perf_counter() - start)
-            tick()
         cpu_s = (time.process_time() - cpu) / len(times)
         thread_cpu_s = (time.thread_time() - thread_cpu) / len(times)
-    low, middle, high = np.percentile(times, (10, 50, 90))
-    # back to back, steps/s follows from the mean; the percentiles are its spread
-    step_s = float(np.mean(times)) if middle > 1e-6 else 0.0
-    if not step_s:
-        return StepCost(0.0, float(low), float(high))
-    return StepCost(step_s, float(low), float(high), cpu_s, thread_cpu_s, tuple(times))
+    if np.median(times) <= 1e-6:  # there is no step
+        return StepCost(0.0)
+    return StepCost(float(np.mean(times)), cpu_s, thread_cpu_s, tuple(times))
 
 
-def measure_producer(
-    source: Any, *, seconds: float, tick: Callable[[], None]
-) -> tuple[Any, ProducerCost]:
+def measure_producer(source: Any, *, seconds: float) -> tuple[Any, ProducerCost]:
     """Return a first batch, and the cost of a bare loop over one producer; the interpreter lock is
     probed meanwhile."""
     stream = open_stream(source)
@@ -158,7 +150,6 @@ def measure_producer(
         end = clocks[0][0] + seconds
         while clocks[-1][0] < end and next(stream, None) is not None:
             clocks.append((time.perf_counter(), time.thread_time()))
-            tick()
     close = getattr(stream, "close", None)
     if close is not None:
         close()
@@ -175,7 +166,38 @@ def measure_producer(
     return batch, ProducerCost(wall_s / count, cpu_s / count, gil_s, gil_wait_s, rows)
 
 
-def _warm_up(loop: TrainingLoop, tick: Callable[[], None]) -> None:
+def profile_of(
+    producer: ProducerCost, step: StepCost, *, cores: int, live: Sequence[LivePoint] = ()
+) -> Workload:
+    """Return the workload of one producer and a step, which explains the live runs."""
+    times = np.array(producer.times or [(producer.batch_s, producer.cpu_s)])
+    wall_s, cpu_s = times[:, 0], np.minimum(times[:, 1], times[:, 0])
+    held = min(1.0, producer.gil_s / producer.cpu_s) if producer.cpu_s else 0.0
+    batches = rows_of(
+        BATCH_PARTS, wait=wall_s - cpu_s, lock=held * cpu_s, native=(1 - held) * cpu_s
+    )
+    step_s = np.array(step.times or [step.step_s])
+    # Its own thread holds the lock, for want of anything better; the threads of a native pool not.
+    lock_s = min(step.thread_cpu_s, step.step_s)
+    native_s = max(0.0, step.cpu_s - lock_s)
+    threads = max(1.0, native_s / max(1e-9, step.step_s - lock_s))
+    shares = np.array([step.step_s - lock_s - native_s / threads, native_s, lock_s])
+    off_s, native, lock = np.outer(np.maximum(shares, 0.0) / max(1e-9, step.step_s), step_s)
+    steps = rows_of(STEP_PARTS, accelerator=off_s, native=native, lock=lock)
+    late_s = producer.gil_wait_s * producer.batch_s / producer.gil_s if producer.gil_s else SWITCH_S
+    workload = Workload(
+        batches,
+        steps,
+        cores,
+        step_threads=threads,
+        turns=float(step.step_s > 0),
+        turn_s=min(SWITCH_S, late_s),
+    )
+    runs = [(fed_by(workload, one.producers), one) for one in live]
+    return replace(workload, **calibrated(workload, runs))
+
+
+def _warm_up(loop: TrainingLoop) -> None:
     """Go past the first steps, until the stock from before training no longer falls: it would count
     as speed."""
     start, steps = time.perf_counter(), STEP_WARMUP
@@ -183,7 +205,6 @@ def _warm_up(loop: TrainingLoop, tick: Callable[[], None]) -> None:
     while falling and time.perf_counter() < start + WARMUP_S:
         for _ in range(steps):
             loop.step()
-            tick()
         before, stock, steps = stock, loop.stock(), STOCK_STEPS
         falling = stock < before
 

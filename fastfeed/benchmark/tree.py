@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,7 +20,7 @@ def cpu_s() -> float:
     nothing and counts nothing twice, although processes start and end.
     """
     # user and system, its own and of its ended children
-    return sum(_over(lambda p: float(sum(p.cpu_times()[:4]))))
+    return _sum(lambda process: sum(process.cpu_times()[:4]))
 
 
 def others_cpu_s() -> float:
@@ -33,35 +33,29 @@ def others_cpu_s() -> float:
     return float(sum(times)) - idle - cpu_s()
 
 
-def memory_nbytes() -> int:
-    """Return bytes of memory in use; a shared page counts once (the sum of the proportional set
-    sizes)."""
-    return int(sum(_over(lambda p: float(p.memory_full_info().pss))))
-
-
 def own_nbytes() -> int:
     """Return bytes of anonymous and shared memory in use; a shared page counts once.
 
     The code of libraries is left out: the kernel shares it with programs outside of this tree, and
-    their number would change the figure (0.35 GB of TensorFlow's). Elsewhere than on Linux, return
-    memory_nbytes().
+    their number would change the figure (0.35 GB of TensorFlow's). Elsewhere than on Linux it is
+    the memory that the end of each process would free.
     """
-    if not ON_LINUX:
-        return memory_nbytes()
-    return int(sum(_over(lambda p: 1024.0 * sum(map(int, OWN_PAGES.findall(_rollup(p)))))))
+    return int(_sum(_pages if ON_LINUX else lambda process: process.memory_full_info().uss))
 
 
-def _rollup(process: psutil.Process) -> str:
+def _pages(process: psutil.Process) -> float:
     try:
-        return Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+        found = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
     except OSError as error:
         raise psutil.NoSuchProcess(process.pid) from error
+    return 1024.0 * sum(map(int, OWN_PAGES.findall(found)))
 
 
-def _over(figure: Callable[[psutil.Process], float]) -> Iterator[float]:
-    own = psutil.Process()
+def _sum(figure: Callable[[psutil.Process], float]) -> float:
+    own, total = psutil.Process(), 0.0
     for process in [own, *own.children(recursive=True)]:
         try:
-            yield figure(process)
+            total += figure(process)
         except psutil.Error:  # it has ended since it was listed
             continue
+    return total

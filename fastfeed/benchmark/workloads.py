@@ -10,31 +10,48 @@ import importlib
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fastfeed import augment
+from fastfeed.augment import Augment
 from fastfeed.benchmark import digits
 from fastfeed.core.worker import Worker, takes_worker
 from fastfeed.errors import MissingExtra, OptionError
+from fastfeed.options import EXECUTORS
 
 WORKLOAD_KINDS = "sleep:50ms, python:10ms, opencv:10ms, photos:DIR or package.module:callable"
+AUGMENT_KINDS = "standard or package.module:spec"
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-PHOTO_SIDE = 224
+CROP_SIDE = 224
+SUFFIXES = (".jpg", ".jpeg", ".png")
 PICTURE = np.random.default_rng(0).random((256, 256), np.float32)  # something to blur
+BY_PRODUCERS = "fastfeed"  # the kind of feed whose producers make whole batches
 
 
 @dataclass(frozen=True)
 class NamedSource:
-    """A named source for FeedRunner, and a sentence about its data."""
+    """A named workload: `source` is the iterator of one producer, `data` a sentence about its
+    data.
+
+    `feeds` are the kinds of feeds to measure, each with a source and options of FeedRunner, if
+    they are others than `source` alone.
+    """
 
     name: str
     source: Callable[..., Iterator[Any]]
     data: str
+    feeds: Mapping[str, tuple[Any, Mapping[str, Any]]] | None = None
+
+    @property
+    def kinds(self) -> Mapping[str, tuple[Any, Mapping[str, Any]]]:
+        """`feeds`, or the only one."""
+        return self.feeds or {BY_PRODUCERS: (self.source, {})}
 
 
 def workload_from(
@@ -58,7 +75,7 @@ def workload_from(
             "own: leave it out"
         )
     if kind == "photos":
-        return _photos(Path(rest).expanduser(), batch_size, name=text)
+        return _photos(text, spec_from("standard"), batch_size=batch_size)
     if kind in COSTS:
         cost_s = seconds_from(rest, text)
         if kind == "opencv":
@@ -67,7 +84,41 @@ def workload_from(
         # named with its unit
         name = f"{text}ms" if rest.isdigit() else text
         return _digits(name, partial(COSTS[kind], cost_s), batch_size=batch_size, found=found)
-    return NamedSource(text, _users_own(kind, rest, text=text), "the batches of your own iterator")
+    found = _named(text, f"--workload {text!r}", kinds=WORKLOAD_KINDS)
+    if not callable(found):
+        raise OptionError(
+            f"--workload {text!r} is a {type(found).__name__}: must be a callable that returns "
+            "batches"
+        )
+    return NamedSource(text, found, "the batches of your own iterator")
+
+
+def augmented(text: str, operations: str, *, executors: str, batch_size: int) -> NamedSource:
+    """Return the photographs of photos:DIR with a kind of feed for each of the executors in
+    "producers,dali-cpu"."""
+    spec, names = spec_from(operations), tuple(dict.fromkeys(executors.split(",")))
+    if not text.startswith("photos:") or text == "photos:":
+        raise OptionError(
+            f"--augment works on encoded images: needed --workload photos:DIR, got {text!r}"
+        )
+    if not set(names) <= set(EXECUTORS):
+        raise OptionError(
+            f"--augment-on {executors!r}: must be some of {', '.join(EXECUTORS)}, with commas "
+            "between them"
+        )
+    found = _photos(text, spec, batch_size=batch_size, executors=names)
+    return replace(found, name=f"{text}, {operations}")
+
+
+def spec_from(text: str) -> Augment:
+    """Return the operations that `text` names: "standard", or package.module:attribute."""
+    if text == "standard":
+        crop = augment.RandomResizedCrop(CROP_SIDE)
+        return Augment([augment.Decode(), crop, augment.Flip()])
+    found = _named(text, f"--augment {text!r}", kinds=AUGMENT_KINDS)
+    if not isinstance(found, Augment):
+        raise OptionError(f"--augment {text!r}: must be {AUGMENT_KINDS} of an Augment")
+    return found
 
 
 def open_stream(
@@ -140,56 +191,64 @@ def _opencv() -> Any:
     return cv2
 
 
-def _photos(folder: Path, batch_size: int, *, name: str) -> NamedSource:
-    files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
-    if not files:
-        raise OptionError(
-            f"--workload {name!r}: must be a folder with .jpg or .png files, {folder} holds none"
-        )
+class Photographs:
+    """(file's bytes as uint8, label) by index, each file `times`: at least as many as a batch has
+    records, so that all batches are whole. Labels are made up."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in SUFFIXES)
+        if not files:
+            raise OptionError(
+                f"--workload photos:{folder}: must be a folder with .jpg or .png files, it holds "
+                "none"
+            )
+        self._files = files * times
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], np.int64]:
+        return np.fromfile(self._files[index], np.uint8), np.int64(index % 10)
+
+
+def _photos(
+    text: str, spec: Augment, *, batch_size: int, executors: Sequence[str] = ()
+) -> NamedSource:
+    records = Photographs(Path(text.partition(":")[2]).expanduser(), batch_size)
     _opencv()
-    labels = {folder_name: i % 10 for i, folder_name in enumerate(sorted({p.stem for p in files}))}
 
     def batches(worker: Worker) -> Iterator[Any]:
-        cv2, rng = _opencv(), worker.rng
+        from fastfeed.augment.opencv import OpenCV
+
+        opencv, rng = OpenCV(spec, crowded=True), worker.rng
         while True:
-            chosen = [files[i] for i in rng.integers(0, len(files), batch_size)]
-            images = [
-                _augment(cv2, cv2.imread(str(path), cv2.IMREAD_COLOR), path=path, rng=rng)
-                for path in chosen
+            begun = [
+                opencv.prepare(records[i], key)
+                for i, key in rng.integers(0, len(records), (batch_size, 2)).tolist()
             ]
-            yield np.stack(images), np.array([labels[path.stem] for path in chosen])
+            made = [opencv.execute(record) for record in begun]
+            yield opencv.collate(
+                made, None, place="a batch", allocate=worker.allocate, lengths=False
+            )[0]
 
-    return NamedSource(name, batches, f"{len(files)} photographs of {folder}")
-
-
-def _augment(cv2: Any, image: Any, *, path: Path, rng: np.random.Generator) -> Any:
-    """Return a random crop of 224 x 224 x 3, uint8, flipped half of the time; small photographs are
-    enlarged first."""
-    if image is None:
-        raise OptionError(f"{path} is no image that OpenCV can decode: remove it from the folder")
-    height, width = image.shape[:2]
-    if min(height, width) < PHOTO_SIDE:
-        scale = PHOTO_SIDE / min(height, width)
-        size = max(PHOTO_SIDE, round(width * scale)), max(PHOTO_SIDE, round(height * scale))
-        image = cv2.resize(image, size)
-        height, width = image.shape[:2]
-    top, left = rng.integers(0, height - PHOTO_SIDE + 1), rng.integers(0, width - PHOTO_SIDE + 1)
-    crop = image[top : top + PHOTO_SIDE, left : left + PHOTO_SIDE]
-    return cv2.flip(crop, 1) if rng.random() < 0.5 else crop
+    feeds = {
+        name: (records, {"augment": spec, "augment_on": name, "shuffle": True, "seed": 0})
+        for name in executors
+    }
+    steps = ", ".join(type(operation).__name__ for operation in spec.operations)
+    data = f"{len(records) // batch_size} photographs: {steps}"
+    return NamedSource(text, batches, data, feeds)
 
 
-def _users_own(module_name: str, attribute: str, *, text: str) -> Callable[..., Iterator[Any]]:
+def _named(text: str, option: str, *, kinds: str) -> Any:
+    """Return the object package.module:attribute."""
+    module, _, attribute = text.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does: the module is found in the working directory
     try:
-        found = importlib.import_module(module_name)
+        found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise OptionError(f"--workload {text!r}: {error}; must be {WORKLOAD_KINDS}") from error
-    if not callable(found):
-        raise OptionError(
-            f"--workload {text!r} is a {type(found).__name__}: must be a callable that returns "
-            "batches"
-        )
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(f"{option}: {error}; must be {kinds}") from error
     return found

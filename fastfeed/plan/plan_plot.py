@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.benchmark.plot import CEILING, MEASURED
+from fastfeed.benchmark.report import CEILING, MEASURED
 from fastfeed.errors import MissingExtra
 from fastfeed.plan.needs import exchange_seconds
 from fastfeed.plan.plan_figures import Figure

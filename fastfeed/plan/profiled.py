@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastfeed.benchmark import tree
-from fastfeed.benchmark.measure import measure_loop, measure_producer, measure_step
-from fastfeed.benchmark.profile import profile_of
+from fastfeed.benchmark.consumers import Consumer
+from fastfeed.benchmark.measure import measure_loop, measure_producer, measure_step, profile_of
 from fastfeed.benchmark.sweep import LIVE_THREADS, PROFILE_S, Meter, Progress
-from fastfeed.benchmark.training_loop import Consumer
 from fastfeed.benchmark.workloads import NamedSource
 from fastfeed.core.structure import leaves_of, rebuild, structure_of
 from fastfeed.core.unix import ON_LINUX, usable_cores
@@ -44,18 +43,18 @@ def profile_source(source: NamedSource, consumer: Consumer, *, progress: Progres
     and processes. Raise what the source or the consumer raises."""
     meter = Meter(progress, 3 + len(_live_settings()))
     start_s, before_s = time.perf_counter(), tree.others_cpu_s()
-    with meter.part("one producer alone") as tick:
-        batch, producer = measure_producer(source.source, seconds=PROFILE_S, tick=tick)
+    with meter.part("one producer alone"):
+        batch, producer = measure_producer(source.source, seconds=PROFILE_S)
     rows, nbytes, half = _batch(batch)
-    with meter.part("the step on a cached batch") as tick:
-        step = measure_step(consumer, batch, seconds=PROFILE_S, tick=tick)
+    with meter.part("the step on a cached batch"):
+        step = measure_step(consumer, batch, seconds=PROFILE_S)
     trainer = float(tree.own_nbytes())
     if not step.step_s:
         raise OptionError("--train none has no step to keep busy: take --train sim:20ms, or mnist")
     points = [(float(rows), step.step_s)]
-    with meter.part("the step on half a batch") as tick:
+    with meter.part("the step on half a batch"):
         if half is not None:
-            halved = measure_step(consumer, half, seconds=PROFILE_S, tick=tick)
+            halved = measure_step(consumer, half, seconds=PROFILE_S)
             points.insert(0, (float(rows // 2), halved.step_s))
     pool = Shuffle().capacity * nbytes / rows if consumer.name == SESSION else 0.0
     size = FeedSize(nbytes, pool, _captured(source))
@@ -91,10 +90,10 @@ def _live(
     for producers in _live_settings():
         before = tree.own_nbytes()
         with (
-            meter.part(f"a short run with {producers}") as tick,
+            meter.part(f"a short run with {producers}"),
             consumer.loop(source.source, producers=producers, batch_size=None) as loop,
         ):
-            window = measure_loop(loop, seconds=PROFILE_S, tick=tick)
+            window = measure_loop(loop, seconds=PROFILE_S)
             after = tree.own_nbytes()
         seen.append(LivePoint(producers, window.rate, window.starvation))
         known = ring_nbytes(size, producers, starved=window.starvation >= INPUT_BOUND) + size.pool

@@ -49,13 +49,19 @@ def test_a_curve_for_each_executor(photos: Path, tmp_path: Path) -> None:
     code, said = bench("--workload", f"photos:{photos}", *chosen, *QUICK, "--output", str(folder))
     assert code == 0, said
     assert all(name in said for name in EXECUTORS) and "is the quickest" in said
-    assert {p.name for p in folder.iterdir()} == {"augment.json", "augment.png", "augment.svg"}
-    found = json.loads((folder / "augment.json").read_text())
-    assert [(c["augment_on"], c["threads"]) for c in found["cells"]] == [
+    assert {p.name for p in folder.iterdir()} == {"bench.json", "bench.png", "bench.svg"}
+    found = json.loads((folder / "bench.json").read_text())
+    assert [(s["kind"], s["threads"]) for s in found["settings"]] == [
         (e, n) for e in EXECUTORS for n in (1, 2)
     ]
-    assert all(c["images_per_second"][0] > 0 for c in found["cells"])
-    assert found["operations"][0].startswith("Decode(")
+    assert all(s["steps_per_second"]["min"] > 0 for s in found["settings"])
+    assert [s["kind"] for s in found["settings"] if s["predicted"]] == ["producers"] * 2
+    assert "Decode, RandomResizedCrop, Flip" in found["data"]
+    drawn = (folder / "bench.svg").read_text()
+    assert all(f"<!-- {name}, threads in the trainer -->" in drawn for name in EXECUTORS)
+    result = str(folder / "bench.json")
+    said = CliRunner().invoke(main, ["compare", result, result]).output
+    assert all(f"1 thread, {name} " in said for name in EXECUTORS)
 
 
 def test_operations_of_ones_own(
@@ -74,16 +80,15 @@ def test_operations_of_ones_own(
     ("args", "told"),
     [
         (("--workload", "sleep:1ms", "--augment", "standard"), "--workload photos:DIR"),
-        (("--workload", "photos:{photos}", "--augment", "fancy"), "standard, strong or"),
+        (("--workload", "photos:{photos}", "--augment", "fancy"), "standard or"),
         (("--workload", "photos:{photos}", "--augment", "json:dumps"), "of an Augment"),
         (
             ("--workload", "photos:{photos}", "--augment", "standard", "--augment-on", "tpu"),
             "dali-gpu",
         ),
-        (
-            ("--workload", "photos:{photos}", "--augment", "standard", "--assert-au", "90"),
-            "--assert-au",
-        ),
+        (("--workload", "photos:{photos}", "--augment", "standard", "--data", "x"), "--data"),
+        (("--workload", "photos:{photos}", "--augment-on", "producers"), "--augment-on alone"),
+        (("--workload", "photos:{photos}", "--augment", ":"), "standard or"),
         (("--workload", "photos:{empty}", "--augment", "standard"), "it holds none"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from fastfeed.errors import MissingExtra, OptionError
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without MNIST, and without a network."""
-    monkeypatch.setattr(digits, "FETCH_ADDRESS", ("nowhere.invalid", 443))
+    """A machine without MNIST."""
     monkeypatch.delenv("FASTFEED_DATA", raising=False)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "no_keras"))
 
@@ -124,6 +122,7 @@ def test_without_mnist_the_small_digits_are_taken_and_named() -> None:
     assert data.y_train.dtype == np.int64
     assert "scikit-learn" in data.origin
     assert "no_keras" in data.origin, "says where it looked"
+    assert "mnist.load_data()" in data.origin, "says how to get it"
 
 
 def test_the_small_digits_are_the_same_each_time() -> None:
@@ -160,32 +159,6 @@ def test_without_scikit_learn_the_pip_line_is_given(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtra, match=r"scikit-learn.*fastfeed\[examples\]"):
         digits.load()
-
-
-def test_keras_fetches_mnist_where_its_host_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "no_keras/datasets/mnist.npz"
-    made = save(tmp_path / "made.npz", **arrays(fill=5))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(digits, "FETCH_ADDRESS", server.getsockname())
-        copy = f"import os, shutil; os.makedirs({str(file.parent)!r}); shutil.copy({str(made)!r}, "
-        monkeypatch.setattr(digits, "FETCH", f"{copy}{str(file)!r})")
-        assert (digits.load().x_train == 5).all()
-        assert "fetching MNIST with Keras's loader, for at most 10 s" in caplog.text
-
-
-def test_what_a_failed_fetch_left_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("sklearn")
-    file = tmp_path / "no_keras/datasets/mnist.npz"
-    file.parent.mkdir(parents=True)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(digits, "FETCH_ADDRESS", server.getsockname())
-        monkeypatch.setattr(digits, "FETCH", f"open({str(file)!r}, 'w').write('x'); 1 / 0")
-        assert "small digits" in digits.load().origin
-    assert not file.exists()
 
 
 def test_made_up_digits_have_the_shape_of_mnist() -> None:

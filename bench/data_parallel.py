@@ -26,7 +26,7 @@ import numpy as np
 from bench.command import measure, options, parsed
 from bench.results import Row
 from bench.rounds import Cell
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, Shard
 from fastfeed.ranks import ShardServer
 
 WORLD, EPOCHS = 8, 3
@@ -63,8 +63,8 @@ def ranks(specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def once(cell: dict[str, Any]) -> dict[str, float]:
     """Count the faults of three epochs."""
     shared = {"records": RECORDS, "batch_size": BATCH, "epochs": EPOCHS, "seed": 1, **cell["mix"]}
-    rest = {"remainder": cell["remainder"]}
-    found = ranks([{**shared, **rest, "shard": [rank, WORLD]} for rank in range(WORLD)])
+    rest = [WORLD, cell["remainder"]]
+    found = ranks([{**shared, "shard": [rank, *rest]} for rank in range(WORLD)])
     each = -(-RECORDS // WORLD) if cell["remainder"] == "pad" else RECORDS // WORLD
     faults = 0
     for epoch in range(EPOCHS):
@@ -101,9 +101,9 @@ def cost(cell: dict[str, Any]) -> dict[str, float]:
     pairs = []
     for turn in range(8):
         if turn % 2:
-            alone, sharded = rate(), rate(shard=(0, WORLD), remainder="drop")
+            alone, sharded = rate(), rate(shard=Shard(0, WORLD, "drop"))
         else:
-            sharded, alone = rate(shard=(0, WORLD), remainder="drop"), rate()
+            sharded, alone = rate(shard=Shard(0, WORLD, "drop")), rate()
         pairs.append((sharded, alone))
     ratios = [sharded / alone for sharded, alone in pairs]
     return {"value": float(np.median(ratios)), "alone": float(np.median([a for _, a in pairs]))}

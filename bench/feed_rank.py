@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, Shard
 
 
 class Numbers:
@@ -33,6 +33,8 @@ class Numbers:
 def main() -> None:
     given: dict[str, Any] = json.loads(sys.argv[1])
     length, step_s = given.pop("records"), given.pop("step_s", 0.0)
+    if isinstance(given["shard"], list):
+        given["shard"] = Shard(*given["shard"])
     print("ready", flush=True)
     sys.stdin.readline()
     epochs: list[list[list[int]]] = []

@@ -32,13 +32,14 @@ class Files:
             return file.read(), np.int64(index)
 
 
-def _fed(work: Work, **options: Any) -> Iterator[Iterator[Batch]]:
+def _fed(work: Work, on: str = "producers", **options: Any) -> Iterator[Iterator[Batch]]:
     from fastfeed import FeedRunner
     from fastfeed import augment as a
 
     if not isinstance(work, Photos):
         raise ValueError("augmentation needs photographs")
-    spec = a.Augment([a.Decode(), a.RandomResizedCrop(work.shape[1], AREA, RATIO), a.Flip()])
+    operations = [a.Decode(), a.RandomResizedCrop(work.shape[1], AREA, RATIO), a.Flip()]
+    spec = a.Augment(operations, on=on)
     rest = {"shuffle": True, "epochs": 1 << 30, "last_batch": "drop", "batch_size": work.shape[0]}
     with FeedRunner(Files(work), augment=spec, **rest, **options) as runner:
         yield numbered(images for images, _ in runner)
@@ -59,16 +60,16 @@ def in_processes(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
 
 @peer("fastfeed, dali-cpu", module="fastfeed", packages=DALI)
 def dali_cpu(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """The same with augment_on="dali-cpu" and threads=workers that read files; DALI's own threads
+    """The same with on="dali-cpu" and threads=workers that read files; DALI's own threads
     at their default."""
-    yield from _fed(work, threads=workers, augment_on="dali-cpu")
+    yield from _fed(work, threads=workers, on="dali-cpu")
 
 
 @peer("fastfeed, dali-gpu", module="fastfeed", packages=DALI)
 def dali_gpu(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """The same with augment_on="dali-gpu", hybrid decoding; batches are copied to the host to be
+    """The same with on="dali-gpu", hybrid decoding; batches are copied to the host to be
     looked at."""
-    yield from _fed(work, threads=workers, augment_on="dali-gpu")
+    yield from _fed(work, threads=workers, on="dali-gpu")
 
 
 def _alone(work: Work, workers: int, *, device: str) -> Iterator[Iterator[Batch]]:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed import FeedRunner, Worker
+from fastfeed import FeedRunner, Remote, Worker
 from fastfeed.model.prediction import FEW_STEPS
 from fastfeed.model.simulate import simulate
 from fastfeed.model.workload import BATCH_PARTS, STEP_PARTS, Producers, Workload, fed_by, rows_of
@@ -64,7 +64,7 @@ def rate_of(batches: Iterator[Any], seconds: float, warm_s: float = 1.5) -> floa
 
 def by_fastfeed(nbytes: int, seconds: float) -> float:
     """Measure a FeedRunner with remote producers."""
-    with FeedRunner(Ready(nbytes), remote="local", producers=PRODUCERS) as runner:
+    with FeedRunner(Ready(nbytes), remote=Remote("local", PRODUCERS)) as runner:
         return rate_of(iter(runner), seconds)
 
 
@@ -212,7 +212,8 @@ def loss(given: Any) -> Results:
     gaps: list[float] = []
     digest, want = hashlib.blake2b(), hashlib.blake2b()
     source = Slow(10**6, 0.02)
-    runner = FeedRunner(source, batch_size=1, remote="auto", producers=2, on_worker_death="restart")
+    remote = Remote("auto", 2)
+    runner = FeedRunner(source, batch_size=1, remote=remote, on_worker_death="restart")
     with runner:
         last_s, killed_s, longest = time.perf_counter(), time.perf_counter(), 0.0
         for number, batch in enumerate(runner):
@@ -242,7 +243,7 @@ def rank(number: int, step_s: float, seconds: float, address: str) -> None:
     ray.init(address=address, namespace="bench", logging_level="error")
     source = Slow(10**6, 0.002)
     runner = FeedRunner(
-        source, batch_size=2, remote="auto", producers=PRODUCERS, shard=(number, 2), seed=1
+        source, batch_size=2, remote=Remote("auto", PRODUCERS), shard=(number, 2), seed=1
     )
     with runner:
         batches = iter(runner)
@@ -301,9 +302,9 @@ def model(given: Any) -> Results:
     for producers in (1, 2, 4, 8):
         rates = []
         for _ in range(given.rounds):
-            options: dict[str, Any] = {"cpus_per_producer": 0.1, "batch_size": 1}
+            remote = Remote("local", producers, cpus=0.1)
             source = Slow(10**6, made_s, 100_000)
-            with FeedRunner(source, remote="local", producers=producers, **options) as runner:
+            with FeedRunner(source, remote=remote, batch_size=1) as runner:
                 batches = iter(runner)
 
                 def stepping(batches: Iterator[Any] = batches) -> Iterator[Any]:

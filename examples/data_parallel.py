@@ -30,7 +30,7 @@ from local_cluster import (
     parsed,
 )
 
-from fastfeed import FeedRunner, OptionError
+from fastfeed import FeedRunner, OptionError, Shard
 from fastfeed.benchmark import digits
 
 OPTIMIZERS = ("momentum", "rmsprop-to-momentum", "lamb")
@@ -49,8 +49,9 @@ def rank(number: int, addresses: list[str], args: argparse.Namespace, results: A
         runner = FeedRunner(
             (data.x_train[: args.records], data.y_train[: args.records]),
             batch_size=args.batch_size,
-            shard=(number, world),
-            remainder="drop",  # "pad" delivers some records twice instead
+            shard=Shard(
+                number, world, remainder="drop"
+            ),  # "pad" delivers some records twice instead
             last_batch="drop",  # so that every gradient is a mean over as many records
             shuffle=True,
             seed=args.seed,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from local_cluster import LocalCluster, RankDied, check_rank, free_addresses, parsed
 
-from fastfeed import FeedRunner, OptionError
+from fastfeed import FeedRunner, OptionError, Shard
 from fastfeed.benchmark import digits
 
 
@@ -37,8 +37,7 @@ def process(number: int, address: str, args: argparse.Namespace) -> None:
         runner = FeedRunner(
             (data.x_train[: args.records], data.y_train[: args.records].astype(np.int32)),
             batch_size=args.batch_size,
-            shard=(number, args.processes),
-            remainder="drop",
+            shard=Shard(number, args.processes, remainder="drop"),
             last_batch="drop",
             shuffle=True,
             seed=args.seed,

@@ -80,9 +80,8 @@ def main():
     photos = Photos(args.photos)
     options = {"batch_size": 32, "shuffle": True, "seed": 0, "last_batch": "drop", "epochs": 10**6}
     for on in args.on:
-        with FeedRunner(
-            photos, augment=A.Augment(OPERATIONS), augment_on=on, threads=args.threads, **options
-        ) as runner:
+        spec = A.Augment(OPERATIONS, on=on)
+        with FeedRunner(photos, augment=spec, threads=args.threads, **options) as runner:
             for images, labels in islice(runner, args.steps):
                 train(images, labels)
             now = runner.snapshot()

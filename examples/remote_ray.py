@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed import FeedRunner, MissingExtra, OptionError, Worker
+from fastfeed import FeedRunner, MissingExtra, OptionError, Remote, Worker
 
 
 class Records:
@@ -52,9 +52,7 @@ def main() -> None:
         shuffle=True,
         seed=1,
         transform=noisy,
-        remote=given.remote,
-        producers=given.producers,
-        cpus_per_producer=given.cpus,
+        remote=Remote(given.remote, producers=given.producers, cpus=given.cpus),
         on_worker_death="restart",
         epochs=2,
     )

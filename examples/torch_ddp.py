@@ -24,7 +24,7 @@ import torch.distributed as dist
 from local_cluster import check_rank, parsed
 from torch.nn.parallel import DistributedDataParallel
 
-from fastfeed import FeedRunner, OptionError, StateError
+from fastfeed import FeedRunner, OptionError, Shard, StateError
 from fastfeed.benchmark import digits
 
 
@@ -61,8 +61,7 @@ def train(rank: int, world: int, args: argparse.Namespace) -> None:
     runner = FeedRunner(
         (data.x_train[: args.records], data.y_train[: args.records]),
         batch_size=args.batch_size,
-        shard=(rank, world),
-        remainder="drop",
+        shard=Shard(rank, world, remainder="drop"),
         last_batch="drop",
         shuffle=True,
         seed=args.seed,

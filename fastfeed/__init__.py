@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fastfeed.core.stats import Snapshot
     from fastfeed.core.worker import Worker
     from fastfeed.mix import Mix
-    from fastfeed.options import Cache, FeedOptions, Shuffle
+    from fastfeed.options import Cache, FeedOptions, Pad, Remote, Shard, Shuffle, Skip
     from fastfeed.runner.runner import FeedRunner
     from fastfeed.steps.watch import watch
 
@@ -46,10 +46,14 @@ __all__ = [
     "MissingExtra",
     "Mix",
     "OptionError",
+    "Pad",
     "ProducerDied",
     "ProducerError",
     "ProducerFailed",
+    "Remote",
+    "Shard",
     "Shuffle",
+    "Skip",
     "Snapshot",
     "SpecError",
     "StateError",
@@ -64,7 +68,11 @@ _MODULES = {
     "FeedOptions": "options",
     "FeedRunner": "runner.runner",
     "Mix": "mix",
+    "Pad": "options",
+    "Remote": "options",
+    "Shard": "options",
     "Shuffle": "options",
+    "Skip": "options",
     "Snapshot": "core.stats",
     "Worker": "core.worker",
     "watch": "steps.watch",

@@ -12,13 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedError, FeedRunner, OptionError, ProducerError, SpecError, Worker
-from tests.helpers.feeds import (
-    Broken,
-    Readable,
-    broken_after,
-    chunks,
-)
+from fastfeed import FeedError, FeedRunner, OptionError, ProducerError, Skip, SpecError, Worker
+from tests.helpers.feeds import Broken, Readable, broken_after, chunks, copies
 from tests.helpers.mixes import (
     LIMIT_S,
     MIXES,
@@ -69,7 +64,7 @@ def test_all_batches_before_a_failing_one_come_in_order(mix: tuple[int, int]) ->
 @pytest.mark.parametrize(
     ("source", "options", "place", "before"),
     [
-        (broken_after(3), {"repeat_per_producer": True}, "batch 3 of producer ", None),
+        (copies(broken_after(3)), {}, "batch 3 of producer ", None),
         (Readable(broken_after(3)), {}, "batch 3 ", 3),
         (BrokenRows(8, {5}), {"batch_size": 2}, "record 5 of batch 2 ", 2),
         (
@@ -221,7 +216,7 @@ def test_a_finite_callable_under_several_producers_is_refused(mix: tuple[int, in
         "the data would be delivered several times",
         "`worker`",
         "transform=",
-        "repeat_per_producer=True",
+        "take `worker` and not use it",
     )
     assert not [text for text in texts if text not in str(error)]
 
@@ -270,7 +265,7 @@ def test_records_that_fail_are_skipped_counted_and_logged(
         ({"batch_size": 1}, broken),
     ):
         caplog.clear()
-        runner = runner_of(BrokenRows(20, broken), mix, on_error="skip", error_limit=3, **options)
+        runner = runner_of(BrokenRows(20, broken), mix, on_error=Skip(3), **options)
         with caplog.at_level(logging.WARNING, "fastfeed"), runner:
             found = np.concatenate(list(runner)).tolist()
         assert runner.snapshot().produced.errors == len(lost)
@@ -282,7 +277,7 @@ def test_records_that_fail_are_skipped_counted_and_logged(
 
 @in_every_mix
 def test_one_error_too_many_ends_the_feed(mix: tuple[int, int]) -> None:
-    options = {"on_error": "skip", "error_limit": 2, "batch_size": 2}
+    options = {"on_error": Skip(limit=2), "batch_size": 2}
     batches, error = until_it_fails(BrokenRows(20, {3, 8, 13, 19}), mix, **options)
     assert isinstance(error, ProducerError)
     assert type(error.__cause__) is Broken

@@ -108,7 +108,7 @@ def test_what_is_filled_in_place_is_not_copied(mix: tuple[int, int]) -> None:
             yield batch
             last = batch
 
-    with runner_of(stream, mix, repeat_per_producer=True) as runner:
+    with runner_of(stream, mix) as runner:
         batches = list(runner)
     assert len(batches) == 3 * producers(mix)
     for number in range(3):

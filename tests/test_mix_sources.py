@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastfeed import OptionError
+from fastfeed import OptionError, Shard
 from fastfeed.core.order import Recipe, order_of
 from fastfeed.mix import MAX_PERIOD, Mix
 
@@ -146,7 +146,7 @@ def test_parts_in_any_order_agree_with_the_whole() -> None:
     order = mix.order(3, 0, shuffled=True)
     for start in (90_000, 5, 40_000, 4090, 0):
         assert order.indices(start, start + 32) == expected[start : start + 32]
-    recipes = [Recipe(shard=(rank, 3), remainder="drop") for rank in range(3)]
+    recipes = [Recipe(shard=Shard(rank, 3, "drop")) for rank in range(3)]
     shares = [
         order_of(len(mix), seed=3, epoch=0, recipe=recipe, base=order).indices(0, 10**6)
         for recipe in recipes

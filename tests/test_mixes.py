@@ -94,7 +94,7 @@ def test_batches_are_cut_and_the_remainder_is_dropped_when_asked(mix: tuple[int,
 
 @in_every_mix
 def test_each_producer_may_deliver_a_copy_of_its_own(mix: tuple[int, int]) -> None:
-    every = ids_of(batches_of(lambda: chunks(12, 4), mix, repeat_per_producer=True))
+    every = ids_of(batches_of(lambda worker: chunks(12, 4), mix))
     assert sorted(every) == sorted(list(range(12)) * producers(mix))
 
 

@@ -14,7 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed import FeedOptions, FeedRunner, FeedWarning, OptionError, Shuffle
+from fastfeed import (
+    Cache,
+    FeedOptions,
+    FeedRunner,
+    FeedWarning,
+    OptionError,
+    Pad,
+    Remote,
+    Shard,
+    Shuffle,
+    Skip,
+)
 from fastfeed.core.machine import free_memory_nbytes, threads_that_fit, workers_that_fit
 from fastfeed.options import BYTE_UNITS, feed_options, options_from, parse_bytes
 
@@ -34,7 +45,7 @@ from fastfeed.options import BYTE_UNITS, feed_options, options_from, parse_bytes
         *(("memory", v) for v in (0, -1, "0", "2 XB", "GB", "many", True, "0.1")),
         *(("stall_timeout_s", v) for v in (0, -1, float("nan"), True, None, "60")),
         *(("records", v) for v in (1, "yes")),
-        *(("repeat_per_producer", v) for v in (1, "yes", None)),
+        *(("on_error", v) for v in ("fail", None, 3, ["skip"])),
     ],
 )
 def test_a_value_that_cannot_work_is_named(name: str, value: Any) -> None:
@@ -52,8 +63,8 @@ def test_a_value_that_cannot_work_is_named(name: str, value: Any) -> None:
             "seed": np.int64(1),
         },
         {"memory": "1.5 GiB", "stall_timeout_s": float("inf")},
-        {"shuffle": Shuffle(10, 0), "pad": -1.5, "order": "any", "last_batch": "drop"},
-        {"records": False, "repeat_per_producer": True, "transform": len},
+        {"shuffle": Shuffle(10, 0), "pad": Pad(-1.5), "order": "any", "last_batch": "drop"},
+        {"records": False, "on_error": Skip(3), "transform": len, "shard": Shard(1, 2, "pad")},
     ],
 )
 def test_values_that_work(given_: dict[str, Any]) -> None:
@@ -107,11 +118,58 @@ def test_a_size_of_a_shuffle_buffer_names_the_pool() -> None:
         FeedOptions(shuffle=1000)  # type: ignore[arg-type]
 
 
-def test_a_remainder_belongs_to_a_shard() -> None:
-    with pytest.raises(
-        OptionError, match=r"remainder='drop' .* set shard=, or leave it out.*last_batch"
-    ):
-        FeedOptions(remainder="drop")
+@pytest.mark.parametrize(
+    ("name", "short", "long"),
+    [
+        ("remote", "auto", Remote("auto", 1, 1.0)),
+        ("cache", "ram", Cache("ram")),
+        ("pad", True, Pad(True, lengths=False)),
+        ("pad", 7, Pad(7)),
+        ("on_error", "skip", Skip(limit=100)),
+        ("shard", (np.int64(1), 3), Shard(1, 3, remainder=None)),
+        ("shard", [1, 3], Shard(1, 3)),
+    ],
+)
+def test_a_short_form_is_the_value_with_its_defaults(name: str, short: Any, long: Any) -> None:
+    assert getattr(FeedOptions(**{name: short}), name) == long
+    assert getattr(FeedOptions(**{name: long}), name) is long
+
+
+def test_an_option_that_moved_into_a_value_is_answered_with_it() -> None:
+    for word, answer in {
+        "producers": 'remote=Remote("auto", producers=32)',
+        "cpus_per_producer": 'remote=Remote("auto", producers=32, cpus=0.1)',
+        "augment_on": 'augment=Augment([...], on="dali-gpu")',
+        "lengths": "pad=Pad(0, lengths=True)",
+        "error_limit": "on_error=Skip(limit=100)",
+        "remainder": 'shard=Shard(rank, world, remainder="drop")',
+        "repeat_per_producer": "lambda worker: batches()",
+    }.items():
+        with pytest.raises(OptionError, match=re.escape(answer)):
+            FeedRunner(list, **{word: 1})
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Skip(-1), "limit of Skip must be an integer >= 0, got -1"),
+        (lambda: Skip(True), "limit of Skip must be an integer >= 0, got True"),
+        (lambda: Pad(0, lengths=1), "lengths of Pad must be True or False, got 1"),
+        (lambda: Pad(None), "pad must be None, .*got None"),
+        (lambda: Shard(0, 2, "keep"), "remainder of Shard must be .*, got 'keep'"),
+        (lambda: Remote("auto", 1.0), "producers of Remote must be an integer >= 1"),
+        (lambda: Remote("auto", cpus="1"), "cpus of Remote must be a number"),
+    ],
+)
+def test_values_that_cannot_be(make: Any, says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        make()
+
+
+def test_there_are_few_options_and_each_is_described() -> None:
+    names = [field.name for field in fields(FeedOptions)]
+    described = re.findall(r"^    (\w+): ", FeedOptions.__doc__ or "", re.MULTILINE)
+    assert described == names and len(names) <= 26
 
 
 def test_the_ranks_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner, OptionError, Shuffle
+from fastfeed import FeedRunner, OptionError, Shard, Shuffle
 from fastfeed.core.order import Recipe, order_of
 from fastfeed.samplers import Balanced, Pairs, Weighted
 
@@ -95,7 +95,7 @@ def test_ranks_take_whole_batches_of_pairs(
     whole = sampler.indices(0, 2, length=len(labels)).reshape(-1, size)
     ranks = []
     for rank in range(world):
-        recipe = Recipe(sampler=sampler, shard=(rank, world), remainder=remainder)
+        recipe = Recipe(sampler=sampler, shard=Shard(rank, world, remainder))
         order = order_of(len(labels), seed=0, epoch=2, recipe=recipe)
         ranks.append(np.reshape(order.indices(0, order.length), (-1, size)))
         check_batches(labels, ranks[-1].reshape(-1, size // 2, 2))

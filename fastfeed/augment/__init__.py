@@ -6,7 +6,7 @@ GPU. Imports only core and errors.
     standard = A.Augment(
         [A.Decode(), A.RandomResizedCrop(224), A.Flip(), A.Normalize(127.5, 127.5)]
     )
-    FeedRunner(photos, batch_size=64, augment=standard, augment_on="auto")
+    FeedRunner(photos, batch_size=64, augment=standard)
 """
 
 from fastfeed.augment.geometry import Affine, Crop, Decode, Flip, RandomResizedCrop, Resize, Rotate

@@ -126,8 +126,8 @@ class DaliPipe:
             if self._device != "gpu":
                 raise
             raise OptionError(
-                f'augment_on="dali-gpu": DALI finds no GPU that it can use ({_first_line(error)}): '
-                'install an NVIDIA driver, or set augment_on="dali-cpu"'
+                f'Augment(on="dali-gpu"): DALI finds no GPU that it can use '
+                f'({_first_line(error)}): install an NVIDIA driver, or set on="dali-cpu"'
             ) from error
 
 

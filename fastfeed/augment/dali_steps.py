@@ -84,7 +84,7 @@ def refuse_unsupported(program: Sequence[PlacedStep]) -> None:
         if isinstance(step, Warp) and step.interpolation == "cubic":
             raise OptionError(
                 'augment: Rotate or Affine(interpolation="cubic") is not available in DALI: '
-                'must be "linear" or "nearest", or augment_on="producers"'
+                'must be "linear" or "nearest", or on="producers"'
             )
 
 

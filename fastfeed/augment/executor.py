@@ -29,10 +29,10 @@ class Executor(Protocol):
         """
 
 
-def executor_for(spec: Augment, on: str, *, crowded: bool, threads: bool = False) -> Executor:
-    """Return the executor of `on`: "producers", "dali-cpu" or "dali-gpu". `crowded`: other
-    producers work in this process, too; `threads`: they are threads of the trainer."""
-    if on == "producers":
+def executor_for(spec: Augment, *, crowded: bool, threads: bool = False) -> Executor:
+    """Return the executor of the producers' part. `crowded`: other producers work in this process,
+    too; `threads`: they are threads of the trainer."""
+    if spec.on == "producers":
         from fastfeed.augment.opencv import OpenCV
 
         return OpenCV(spec, crowded=crowded)

@@ -51,6 +51,8 @@ OPERATION_ORDER: tuple[tuple[type, ...], ...] = (
     (Mixup,),
 )
 REPEATABLE_RANK = 1
+EXECUTORS = ("producers", "dali-cpu", "dali-gpu")
+AUTO_EXECUTOR = "auto"  # the fastest one, measured
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ class Augment:
     needs labels).
 
     Several images of a record are moved and coloured alike, or independently with `draws="own"`.
-    Raise OptionError for an order without meaning.
+    `on` says where they are executed: "producers" uses OpenCV, "dali-cpu" and "dali-gpu" use DALI
+    in the trainer, and "auto" measures all that are installed and takes the fastest. Raise
+    OptionError for an order without meaning.
     """
 
     operations: Sequence[Any]
@@ -94,6 +98,7 @@ class Augment:
     boxes: LeafPath | list[LeafPath] = ()
     labels: LeafPath | None = None
     draws: str = "same"
+    on: str = EXECUTORS[0]
 
     def __post_init__(self) -> None:
         if not isinstance(self.operations, Sequence):
@@ -106,6 +111,9 @@ class Augment:
             raise OptionError("Augment([]): must have at least one operation")
         if self.draws not in ("same", "own"):
             raise OptionError(f'Augment(draws={self.draws!r}): must be "same" or "own"')
+        if self.on not in (*EXECUTORS, AUTO_EXECUTOR):
+            names = ", ".join(map(repr, (*EXECUTORS, AUTO_EXECUTOR)))
+            raise OptionError(f"Augment(on={self.on!r}): must be one of {names}")
         ranked = [(_rank_of(op), op) for op in self.operations if not isinstance(op, HandOver)]
         for (rank, op), (later_rank, later) in pairwise(ranked):
             if rank > later_rank or (rank == later_rank != REPEATABLE_RANK):

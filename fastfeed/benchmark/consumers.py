@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, Remote, Worker
 from fastfeed.benchmark.workloads import seconds_from
+from fastfeed.core.worker import takes_worker
 from fastfeed.errors import OptionError
 from fastfeed.model.workload import Producers
+from fastfeed.source.indexed import is_indexable
 
 CONSUMER_KINDS = "mnist, mnist-keras, resnet50, sim:20ms or none"
 FOR_EVER = 10**9  # epochs
@@ -145,16 +148,22 @@ def runner_for(
     if producers.remote is None:
         workers: dict[str, Any] = {"processes": producers.processes}
     else:
-        workers = {"remote": producers.remote, "producers": producers.processes}
+        workers = {"remote": Remote(producers.remote, producers.processes)}
+    if callable(source) and not is_indexable(source) and not takes_worker(source):
+        source = partial(_copy, source)
     return FeedRunner(
         source,
         threads=producers.threads,
         **workers,
         batch_size=batch_size,
         epochs=FOR_EVER,
-        repeat_per_producer=True,
         **(options or {}),
     )
+
+
+def _copy(make: Callable[[], Any], worker: Worker) -> Any:
+    """Return what `make` returns, for each worker: speed is measured, and not data."""
+    return make()
 
 
 def images_and_labels(batch: Any) -> tuple[Any, Any]:

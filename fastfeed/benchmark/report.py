@@ -88,7 +88,7 @@ def _table(sweep: Sweep, columns: Columns, **style: Any) -> Table:
     else:
         columns = {"threads": lambda s: str(s.producers.threads)} | columns
     if set(sweep.kinds) != {BY_PRODUCERS}:
-        columns = {"augment_on": lambda s: s.kind} | columns
+        columns = {"on": lambda s: s.kind} | columns
     table = Table(**STYLE, **style)
     for header in columns:
         table.add_column(header, justify="right")

@@ -78,7 +78,7 @@ def _lead_of_executor(sweep: Sweep, best: Setting) -> str:
     told = ", ".join(f"{one.kind} {one.rate:.1f}" for one in rivals)
     close = [one.kind for one in rivals if max(one.rates) >= min(best.rates)]
     seen = f"; no difference seen to {', '.join(close)}" if close else ""
-    return f"augment_on={best.kind!r} is the quickest: {best.rate:.1f} steps/s ({told}){seen}. "
+    return f"Augment(on={best.kind!r}) is the quickest: {best.rate:.1f} steps/s ({told}){seen}. "
 
 
 def _option(sweep: Sweep) -> str:

@@ -20,10 +20,10 @@ import numpy as np
 
 from fastfeed import augment
 from fastfeed.augment import Augment
+from fastfeed.augment.spec import EXECUTORS
 from fastfeed.benchmark import digits
 from fastfeed.core.worker import Worker, takes_worker
 from fastfeed.errors import MissingExtra, OptionError
-from fastfeed.options import EXECUTORS
 
 WORKLOAD_KINDS = "sleep:50ms, python:10ms, opencv:10ms, photos:DIR or package.module:callable"
 AUGMENT_KINDS = "standard or package.module:spec"
@@ -232,7 +232,7 @@ def _photos(
             )[0]
 
     feeds = {
-        name: (records, {"augment": spec, "augment_on": name, "shuffle": True, "seed": 0})
+        name: (records, {"augment": replace(spec, on=name), "shuffle": True, "seed": 0})
         for name in executors
     }
     steps = ", ".join(type(operation).__name__ for operation in spec.operations)

@@ -48,35 +48,70 @@ class Order(Protocol):
 
 
 @dataclass(frozen=True)
+class Shard:
+    """The share of one rank: of an order that all ranks have, it takes the positions rank,
+    rank + world and so on, and all ranks take equally many.
+
+    `remainder` says what happens to records that cannot be divided evenly: "drop" leaves out the
+    last ones of the epoch's order, "pad" continues with its first ones, which are then delivered
+    twice. Raise OptionError for a rank that is not in the world.
+    """
+
+    rank: int
+    world: int
+    remainder: str | None = None
+
+    def __post_init__(self) -> None:
+        given = (self.rank, self.world)
+        if not all(map(is_integer, given)):
+            raise OptionError(
+                f"shard must be two integers (rank, world), such as (0, 8), got {given!r}"
+            )
+        if self.world < 1:
+            raise OptionError(f"the world of shard=(rank, world) must be >= 1, got {given!r}")
+        if not 0 <= self.rank < self.world:
+            raise OptionError(
+                f"the rank of shard=(rank, world) must be 0 to {self.world - 1} in a world of "
+                f"{self.world}, got {given!r}"
+            )
+        if self.remainder not in (None, "drop", "pad"):
+            raise OptionError(
+                f'remainder of Shard must be None, "drop" or "pad", got {self.remainder!r}'
+            )
+        object.__setattr__(self, "rank", int(self.rank))
+        object.__setattr__(self, "world", int(self.world))
+
+    @staticmethod
+    def of(given: Any) -> Shard:
+        """Return the shard in (rank, world); raise OptionError for anything else."""
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise OptionError(
+                f"shard must be two integers (rank, world), such as (0, 8), got {given!r}; "
+                "Shard(rank, world, remainder=...) says what to do with a remainder"
+            )
+        return Shard(*given)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The (rank, world)."""
+        return self.rank, self.world
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Rules for the order of an epoch.
 
-    `shard` is (rank, world): of an order that all ranks share, a rank takes the positions rank,
-    rank + world and so on, and all ranks take equally many. `remainder` says what happens to
-    records that cannot be divided evenly: "drop" leaves out the last ones of the epoch's order,
-    "pad" continues with its first ones, which are then delivered twice. With a sampler that has a
-    `group_size`, all this is said of groups of consecutive records. Raise OptionError for a
-    contradictory combination.
+    With a sampler that has a `group_size`, all that `Shard` says of records holds for groups of
+    consecutive records. Raise OptionError for a contradictory combination.
     """
 
     shuffled: bool = False
     # has indices(seed, epoch, length), or is an iterable of indices that is iterated in each epoch.
     # With `group_size`, so many consecutive indices stay together: a rank takes whole groups.
     sampler: Any = None
-    shard: tuple[int, int] | None = None
-    remainder: str | None = None
+    shard: Shard | None = None
 
     def __post_init__(self) -> None:
-        if self.shard is not None:
-            object.__setattr__(self, "shard", check_shard(self.shard))
-        if self.remainder not in (None, "drop", "pad"):
-            raise OptionError(f'remainder must be None, "drop" or "pad", got {self.remainder!r}')
-        if self.remainder is not None and self.shard is None:
-            raise OptionError(
-                f"remainder={self.remainder!r} is about records that cannot be divided among the "
-                "ranks of shard=(rank, world): set shard=, or leave it out. The last batch of an "
-                "epoch is the business of last_batch="
-            )
         if self.sampler is not None and self.shuffled:
             raise OptionError("a sampler has its own order: leave out either shuffle= or sampler=")
         if hasattr(self.sampler, "__next__"):
@@ -134,24 +169,9 @@ def order_of(
             raise OptionError(f"the state is damaged: {end} of {whole.length} records are left")
         places = np.concatenate([np.arange(*part) for part in rest])
         whole = BlockOrder(len(places), partial(_chosen, whole=whole, places=places))
-    return whole if recipe.shard is None else _sharded(whole, recipe.shard, recipe=recipe)
-
-
-def check_shard(shard: Any) -> tuple[int, int]:
-    """Return (rank, world) as plain integers; raise OptionError for anything else."""
-    if not isinstance(shard, (tuple, list)) or len(shard) != 2 or not all(map(is_integer, shard)):
-        raise OptionError(
-            f"shard must be two integers (rank, world), such as (0, 8), got {shard!r}"
-        )
-    rank, world = int(shard[0]), int(shard[1])
-    if world < 1:
-        raise OptionError(f"the world of shard=(rank, world) must be >= 1, got {shard!r}")
-    if not 0 <= rank < world:
-        raise OptionError(
-            f"the rank of shard=(rank, world) must be 0 to {world - 1} in a world of {world}, got "
-            f"{shard!r}"
-        )
-    return rank, world
+    if recipe.shard is None:
+        return whole
+    return _sharded(whole, recipe.shard, group=int(recipe.group_size))
 
 
 class BlockOrder:
@@ -252,26 +272,25 @@ def _identity(positions: Indices) -> Indices:
     return positions
 
 
-def _sharded(whole: Order, shard: tuple[int, int], *, recipe: Recipe) -> Order:
+def _sharded(whole: Order, shard: Shard, *, group: int) -> Order:
     """Return the order of one rank; all ranks have the same length."""
-    (_, world), group = shard, int(recipe.group_size)
-    count = whole.length // group
+    count, world, place = whole.length // group, shard.world, shard.place
     things = "records" if group == 1 else f"groups of {group} records"
     each, over = divmod(count, world)
-    if over and recipe.remainder is None:
+    if over and shard.remainder is None:
         raise OptionError(
-            f"shard={shard}: {count} {things} are {each} for each of {world} ranks and {over} "
-            f'over; set remainder="drop" to leave {over} out of each epoch, or remainder="pad" to '
-            f"deliver {world - over} more from its beginning a second time"
+            f"shard={place}: {count} {things} are {each} for each of {world} ranks and {over} "
+            f'over; Shard({shard.rank}, {world}, remainder="drop") leaves {over} out of each '
+            f'epoch, remainder="pad" delivers {world - over} more from its beginning a second time'
         )
-    each = rank_length(count, world, padded=recipe.remainder == "pad")
+    each = rank_length(count, world, padded=shard.remainder == "pad")
     if not each:
         raise OptionError(
-            f"shard={shard}: {count} {things} for {world} ranks are 0 for each of them with "
-            f'remainder="drop"; use fewer ranks, or remainder="pad" to deliver {things} more than '
-            "once"
+            f"shard={place}: {count} {things} for {world} ranks are 0 for each of them with "
+            f'remainder="drop"; use fewer ranks, or Shard({shard.rank}, {world}, remainder="pad"), '
+            f"which delivers {things} more than once"
         )
-    return BlockOrder(each * group, partial(_strided, whole=whole, shard=shard, group=group))
+    return BlockOrder(each * group, partial(_strided, whole=whole, shard=place, group=group))
 
 
 def _strided(positions: Indices, whole: Order, *, shard: tuple[int, int], group: int) -> Indices:

@@ -169,7 +169,7 @@ class DaliQueue:
             if len(kinds) > 1:
                 raise SpecError(
                     f"images of {_words(kinds)} in one leaf: DALI takes one kind only; convert "
-                    'them to one in transform=, or set augment_on="producers"'
+                    'them to one in transform=, or set Augment(on="producers")'
                 )
             found.append(kinds.pop())
         return tuple(found)
@@ -178,9 +178,9 @@ class DaliQueue:
         from fastfeed.augment.dali import DaliPipe
 
         pad = None
-        if self._options.padded:
-            pad = 0.0 if self._options.pad is True else float(self._options.pad or 0)
-        device = "gpu" if self._options.augment_on == "dali-gpu" else "cpu"
+        if self._options.fill is not None:
+            pad = 0.0 if self._options.fill is True else float(self._options.fill)
+        device = "gpu" if self._augment.on == "dali-gpu" else "cpu"
         return DaliPipe(self._augment, kinds, rows=rows, device=device, pad=pad)
 
 
@@ -365,7 +365,7 @@ class DaliStage(Stage):
                 raise ProducerFailed("DALI", error) from error
         self.row.errors += len(bad)
         if (
-            self._options.on_error != "skip"
+            not self._options.skips
             or self.row.errors + self._elsewhere() > self._options.error_limit
         ):
             self._refuse(packed, bad)

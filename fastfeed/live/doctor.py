@@ -26,7 +26,7 @@ PACKAGES = (
     ("PyTorch", ("torch",), "torch", "runner.torch()"),
     ("JAX", ("jax",), "jax", "runner.jax()"),
     ("OpenCV", ("opencv-python-headless", "opencv-python"), "opencv", "augment="),
-    ("DALI", ("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "dali", "augment_on="),
+    ("DALI", ("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "dali", "augment="),
     ("matplotlib", ("matplotlib",), "plot", "plots of fastfeed bench"),
     ("TensorBoard", ("tensorboard",), "tensorboard", "metrics="),
 )

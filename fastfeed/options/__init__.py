@@ -3,24 +3,30 @@
 Imports core, augment (when it is used) and errors.
 """
 
-from fastfeed.options.feed_options import AUTO_EXECUTOR, EXECUTORS, FeedOptions, options_from
+from fastfeed.core.order import Shard
+from fastfeed.options.feed_options import FeedOptions, options_from
 from fastfeed.options.option_values import (
     BYTE_UNITS,
     Cache,
     MetricsTarget,
+    Pad,
+    Remote,
     Shuffle,
+    Skip,
     parse_bytes,
     parse_metrics,
 )
 
 __all__ = [
-    "AUTO_EXECUTOR",
     "BYTE_UNITS",
-    "EXECUTORS",
     "Cache",
     "FeedOptions",
     "MetricsTarget",
+    "Pad",
+    "Remote",
+    "Shard",
     "Shuffle",
+    "Skip",
     "options_from",
     "parse_bytes",
     "parse_metrics",

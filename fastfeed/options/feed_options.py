@@ -6,54 +6,115 @@ import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastfeed.core.machine import free_memory_nbytes, local_ranks
-from fastfeed.core.order import Recipe, is_integer
+from fastfeed.core.order import Recipe, Shard, is_integer
 from fastfeed.core.shard_address import ShardAddress
 from fastfeed.core.unix import ON_LINUX
 from fastfeed.errors import OptionError
 from fastfeed.options.option_values import (
     Cache,
     MetricsTarget,
+    Pad,
+    Remote,
     Shuffle,
-    parse_address,
+    Skip,
     parse_bytes,
     parse_metrics,
 )
-from fastfeed.options.other_loaders import OTHER_LOADERS, pool_hint
 
 if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment
 
-EXECUTORS = ("producers", "dali-cpu", "dali-gpu")  # of augment=
-AUTO_EXECUTOR = "auto"  # the fastest one, measured
 # by option: the least value, and a hint for the error
 INTEGER_OPTIONS = {
     "threads": (1, "a feed needs at least one producer thread"),
     "processes": (0, "0 uses producer threads in this process"),
-    "producers": (1, "leave it out for one remote producer"),
     "batch_size": (1, "leave it out for the default"),
     "epochs": (1, "leave it out for the default"),
     "prefetch": (1, "leave it out to bound batches by memory= only"),
-    "error_limit": (0, 'use on_error="raise" to allow no error'),
 }
-OPTIONAL_INTEGER_OPTIONS = ("producers", "batch_size", "epochs", "prefetch")
+OPTIONAL_INTEGER_OPTIONS = ("batch_size", "epochs", "prefetch")
 OPTION_CHOICES = {
     "last_batch": ("keep", "drop"),
     "order": ("kept", "any"),
-    "on_error": ("raise", "skip"),
     "on_worker_death": ("raise", "restart"),
     "records": (None, True, False),
-    "lengths": (True, False),
-    "repeat_per_producer": (True, False),
 }
 FUNCTIONS = {
     "transform": "one item",
     "filter": "one item",
     "collate": "a list of records",
     "batch_transform": "one batch",
+}
+_PARALLEL = (
+    "threads= are producer threads (they hide waits and native code), processes= are worker "
+    "processes (for Python code)"
+)
+_LAST = 'last_batch="drop" leaves out the last, smaller batch'
+_AHEAD = "prefetch= bounds the batches that are ready ahead by number, memory= by bytes"
+_POOL = (
+    "shuffle=True draws from all records of an indexable, and shuffle=Shuffle(capacity=2000, "
+    "min_after_dequeue=1000) from a pool of records"
+)
+
+# by keyword of DataLoader, tf.data, Keras and the queues of TensorFlow 1, and by the names of what
+# is a part of another option's value
+ANSWERS = {
+    "num_workers": _PARALLEL,
+    "workers": _PARALLEL,
+    "num_threads": _PARALLEL,
+    "num_parallel_calls": f"{_PARALLEL}; both run transform=",
+    "use_multiprocessing": "processes=4 makes batches in worker processes, threads=4 in threads",
+    "multiprocessing_context": "worker processes are forked from a small server; leave it out",
+    "prefetch_factor": f"{_AHEAD}, both for all producers together",
+    "max_queue_size": _AHEAD,
+    "queue_size": _AHEAD,
+    "buffer_size": f"{_AHEAD}. For a shuffle, {_POOL}",
+    "capacity": f"{_POOL}. {_AHEAD}",
+    "min_after_dequeue": _POOL,
+    "drop_last": _LAST,
+    "drop_remainder": _LAST,
+    "collate_fn": "collate= makes a batch from a list of records",
+    "map_func": "transform= works on a record, batch_transform= on a batch",
+    "batch_sampler": "sampler= gives the indices of an epoch, batch_size= cuts them into batches. "
+    "For batches of varying size pass lists of indices as the source: FeedRunner(index_lists, "
+    "records=False, transform=batch_of, pad=True)",
+    "pin_memory": 'runner.torch(device="cuda", pin_memory=True) pins batches, and does so unasked '
+    "on CUDA",
+    "persistent_workers": "leave it out: workers stay for all epochs of `for epoch in "
+    "runner.epochs()`",
+    "worker_init_fn": "leave it out: workers and records are seeded by seed=, and a function that "
+    "takes `worker` finds worker.index, worker.count and worker.rng",
+    "generator": "seed= is the root of every random draw",
+    "timeout": "stall_timeout_s= is the longest wait for one batch, in seconds",
+    "num_epochs": "epochs= is the number of passes over the source",
+    "producers": 'remote=Remote("auto", producers=32) has the number of remote producers',
+    "cpus_per_producer": 'remote=Remote("auto", producers=32, cpus=0.1) has the CPUs of each',
+    "augment_on": 'augment=Augment([...], on="dali-gpu") has the place where it is executed',
+    "lengths": "pad=Pad(0, lengths=True) adds the lengths of the records",
+    "error_limit": "on_error=Skip(limit=100) has the largest number of skipped errors",
+    "remainder": 'shard=Shard(rank, world, remainder="drop") leaves out records that cannot be '
+    "divided among the ranks. The last batch of an epoch is the business of last_batch=",
+    "repeat_per_producer": "a callable with an argument `worker` may yield its full copy to each "
+    "producer, as in `lambda worker: batches()`",
+}
+
+
+def _skip_of(given: Any) -> Any:
+    if not isinstance(given, str) or given not in ("raise", "skip"):
+        raise OptionError(f"on_error must be 'raise', 'skip' or Skip(limit=...), got {given!r}")
+    return Skip() if given == "skip" else given
+
+
+# by option: the class of its value, and what makes one of a short form
+LONG_FORMS: dict[str, tuple[type, Callable[[Any], Any]]] = {
+    "remote": (Remote, Remote),
+    "cache": (Cache, Cache),
+    "pad": (Pad, lambda pad: None if pad is False else Pad(pad)),
+    "shard": (Shard, lambda shard: shard if isinstance(shard, str) else Shard.of(shard)),
+    "on_error": (Skip, _skip_of),
 }
 
 
@@ -63,27 +124,22 @@ class FeedOptions:
 
     Producers:
 
-    threads: producer threads, or threads of each worker process. More threads hide waits (sleep,
-        network, disk, native code); they do not speed up pure Python.
-    processes: worker processes with `threads` producers each, for Python code. A worker costs
-        about 0.2 s to start and 30 MB; 0 uses threads in this process.
-    remote: "local", "auto" or the address of a Ray cluster ("ray://host:port", "host:port"):
-        producers on other machines, beside those of `processes`. "local" starts Ray here.
-    producers: remote producers, of one thread each; None: one.
-    cpus_per_producer: CPUs that Ray reserves for each of them; 0.1 for producers that wait.
-    transform: function of one item of the source, which runs in the producers. It parallelizes a
-        source that is one stream.
-    filter: function of one item, before `transform`. An item for which it returns False is left
+    threads: producer threads, or threads of each worker process, which hide waits (sleep, network,
+        disk, native code) and do not speed up pure Python.
+    processes: worker processes with `threads` producers each, for Python code; 0 uses threads in
+        this process.
+    remote: producers of a Ray cluster, beside those of `processes`: "local", "auto", the address
+        of the cluster, or `Remote(...)` with their number.
+    transform: function of one item of the source, which runs in the producers, also where the
+        source is one stream.
+    filter: function of one item, before `transform`; an item for which it returns False is left
         out, and the batch is filled with later ones.
     collate: function that makes a batch from a list of records, instead of stacking them.
     batch_transform: function of one batch, which runs in the producers.
     cache: "ram", a folder or a `Cache`: later epochs read what the producers made of a record in
         the first one.
-    augment: image operations (`fastfeed.Augment`) after `transform`. Draws depend on the seed and
-        the record's index, and are therefore repeatable.
-    augment_on: "producers" uses OpenCV; "dali-cpu" and "dali-gpu" use DALI in the trainer; "auto"
-        measures all that are installed and takes the fastest.
-    repeat_per_producer: True allows each producer its own full copy of a callable's data.
+    augment: image operations after `transform`, `Augment([...])`, with draws that depend on the
+        seed and the record's index; its `on` says where they are executed.
 
     Batches:
 
@@ -93,10 +149,10 @@ class FeedOptions:
         re-batching.
     last_batch: "drop" omits the last, smaller batch of an epoch, so the batch dimension is static
         in a session; "keep" delivers it.
-    dtypes: a dtype for all floating leaves, or dtypes in the structure of the batch. Producers cast
-        once, instead of every step.
-    pad: fill value for records of varying shape (True: zeros); None refuses such records.
-    lengths: with `pad`, batches become (batch, lengths): the shape of each record, for masks.
+    dtypes: a dtype for all floating leaves, or dtypes in the structure of the batch, to which the
+        producers cast once, instead of every step.
+    pad: fill value for records of varying shape (True: zeros), or `Pad(...)`, which can add their
+        lengths; None refuses such records.
 
     Order:
 
@@ -104,59 +160,53 @@ class FeedOptions:
         session, as the hand-written idiom does.
     epochs: passes over a finite source in a run; None: one in a loop, no end in a session.
     seed: root of every random draw, >= 0; None draws one.
-    shard: (rank, world): the share of this rank, with as many records as every other rank's; or the
-        `address` of a ShardServer, which gives each rank as many batches as it can take.
-    remainder: "drop" or "pad": treatment of records that cannot be divided among the ranks.
+    shard: the share of this rank, (rank, world) or `Shard(...)` with a rule for the remainder, with
+        as many records as every other rank's; or the `address` of a ShardServer, which gives each
+        rank as many batches as it can take.
     sampler: the indices of an epoch in order: an iterable, or indices(seed, epoch, length).
     order: "kept" delivers in the order of the source; "any" delivers what is ready first, so that a
         slow batch delays no other.
 
     Limits and failures:
 
-    prefetch: bound on the batches that are ready ahead of the training, by number; those in the
-        making come on top. None: a few for each producer, more of small ones.
+    prefetch: bound on the batches that are ready ahead of the training, by number, beside those in
+        the making; None: a few for each producer, more of small ones.
     memory: bound on the bytes of batches in flight, as a number or "2GB"; None: a quarter of the
         free memory, divided by the ranks on this machine if a launcher tells them.
-    on_error: "skip" continues without the record or batch that raised, and counts it.
-    error_limit: largest number of skipped errors; the next one ends the feed.
+    on_error: "skip", or `Skip(limit=...)`, continues without the record or batch that raised, and
+        counts it.
     on_worker_death: "restart" replaces a killed worker process and repeats its unfinished batches.
-    stall_timeout_s: longest wait for one batch in seconds. A longer one raises FeedTimeout with the
-        stack of every producer.
+    stall_timeout_s: longest wait for one batch in seconds, after which FeedTimeout is raised, with
+        the stack of every producer.
     metrics: "tensorboard:DIR" or "prometheus:127.0.0.1:9123" publishes metrics there.
     """
 
     threads: int = 1
     processes: int = 0
-    remote: str | None = None
-    producers: int | None = None
-    cpus_per_producer: float = 1.0
-    records: bool | None = None
+    remote: str | Remote | None = None
     transform: Callable[[Any], Any] | None = None
     filter: Callable[[Any], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
     batch_transform: Callable[[Any], Any] | None = None
     cache: str | os.PathLike[str] | Cache | None = None
     augment: Augment | None = None
-    augment_on: str = "producers"
+    records: bool | None = None
     batch_size: int | None = None
     last_batch: Literal["keep", "drop"] = "keep"
-    shuffle: bool | Shuffle | None = None
     dtypes: Any = None
-    pad: bool | int | float | None = None
-    lengths: bool = False
+    pad: bool | int | float | Pad | None = None
+    shuffle: bool | Shuffle | None = None
     epochs: int | None = None
     seed: int | None = None
-    shard: tuple[int, int] | str | None = field(default=None, repr=False)  # it may hold a token
-    remainder: Literal["drop", "pad"] | None = None
+    # it may hold a token
+    shard: tuple[int, int] | Shard | str | None = field(default=None, repr=False)
     sampler: Any = None
     order: Literal["kept", "any"] = "kept"
     prefetch: int | None = None
     memory: int | str | None = None
-    on_error: Literal["raise", "skip"] = "raise"
-    error_limit: int = 100
+    on_error: Literal["raise", "skip"] | Skip = "raise"
     on_worker_death: Literal["raise", "restart"] = "raise"
     stall_timeout_s: float = 60.0
-    repeat_per_producer: bool = False
     metrics: str | None = None
 
     def __post_init__(self) -> None:
@@ -170,34 +220,28 @@ class FeedOptions:
             )
         if self.metrics is not None and not ON_LINUX:
             raise OptionError(f"metrics={self.metrics!r} requires Linux: use runner.snapshot()")
-        _check_remote(self)
+        for name, (kind, long_form) in LONG_FORMS.items():
+            value = getattr(self, name)
+            unset = value is None and name != "on_error"
+            if not unset and not isinstance(value, kind):
+                object.__setattr__(self, name, long_form(value))
         for name, choices in OPTION_CHOICES.items():
             _one_of(name, getattr(self, name), choices=choices)
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
             raise OptionError(
                 f"shuffle must be None, True, False or Shuffle(...), got {self.shuffle!r}"
-                + pool_hint(self.shuffle)
-            )
-        _check_functions(self)
-        if self.pad is not None and not isinstance(self.pad, (bool, int, float)):
-            raise OptionError(
-                f"pad must be None, False, True (zeros) or a number, got {self.pad!r}"
-            )
-        if self.lengths and not self.padded:
-            raise OptionError(
-                "lengths=True requires pad=: lengths belong to records that vary in shape"
+                + _pool_hint(self.shuffle)
             )
         if self.seed is not None and not (is_integer(self.seed) and int(self.seed) >= 0):
             raise OptionError(f"seed must be an integer >= 0 or None, got {self.seed!r}")
         _check_limit(self.stall_timeout_s)
-        if self.cache is not None and not isinstance(self.cache, Cache):
-            object.__setattr__(self, "cache", Cache(self.cache))
+        _check_augment(self.augment)
+        _check_functions(self)
+        _check_remote(self)
         # checks which of these options fit together
         if self.stealing:
             self._check_stealing()
-        recipe = Recipe(self.shuffle is True, self.sampler, self.own_shard, self.remainder)
-        object.__setattr__(self, "shard", recipe.shard or self.shard)
-        _check_augment(self.augment, self.augment_on)
+        Recipe(self.shuffle is True, self.sampler, self.own_shard)
         _ = self.metrics_target
         _ = self.memory_nbytes
 
@@ -220,9 +264,19 @@ class FeedOptions:
         return isinstance(self.shard, str)
 
     @property
-    def own_shard(self) -> tuple[int, int] | None:
-        """The (rank, world) of a share that is fixed beforehand, or None."""
-        return None if isinstance(self.shard, str) else self.shard
+    def own_shard(self) -> Shard | None:
+        """The share that is fixed beforehand, or None."""
+        return self.shard if isinstance(self.shard, Shard) else None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The (rank, world) of the share that is fixed beforehand; without one, (0, 1)."""
+        return (0, 1) if self.own_shard is None else self.own_shard.place
+
+    @property
+    def remainder(self) -> str | None:
+        """What happens to records that cannot be divided among the ranks."""
+        return None if self.own_shard is None else self.own_shard.remainder
 
     @property
     def memory_nbytes(self) -> int:
@@ -239,7 +293,7 @@ class FeedOptions:
     @property
     def remote_producers(self) -> int:
         """The number of producers in actors of Ray."""
-        return 0 if self.remote is None else self.producers or 1
+        return self.remote.producers if isinstance(self.remote, Remote) else 0
 
     @property
     def workers(self) -> int:
@@ -255,20 +309,47 @@ class FeedOptions:
         """Return the options for a worker process, with dtypes that need no TensorFlow."""
         return replace(self, dtypes=_numpy_dtypes(self.dtypes), sampler=None)
 
-    @property
-    def pool_pad(self) -> bool | int | float | None:
-        """The fill value for records in a pool, or None if they all have one shape."""
-        return self.pad if self.padded else True if self.packed else None
+    def with_workers(self, processes: int, producers: int) -> FeedOptions:
+        """Return the options for other numbers of worker processes and remote producers."""
+        remote = self.remote
+        if isinstance(remote, Remote):
+            remote = replace(remote, producers=producers)
+        return replace(self, processes=processes, remote=remote)
 
     @property
-    def packed(self) -> bool:
-        """True if DALI executes the rest of `augment`, after all other stages."""
-        return self.augment is not None and self.augment_on != EXECUTORS[0]
+    def fill(self) -> bool | int | float | None:
+        """The fill value for records of varying shape, or None if they all have one shape."""
+        return self.pad.value if isinstance(self.pad, Pad) else None
 
     @property
     def padded(self) -> bool:
         """True if records may vary in shape."""
-        return self.pad is not None and self.pad is not False
+        return self.pad is not None
+
+    @property
+    def pool_pad(self) -> bool | int | float | None:
+        """The fill value for records in a pool, or None if they all have one shape."""
+        return True if self.packed and not self.padded else self.fill
+
+    @property
+    def lengths(self) -> bool:
+        """True if batches are (batch, lengths)."""
+        return isinstance(self.pad, Pad) and self.pad.lengths
+
+    @property
+    def packed(self) -> bool:
+        """True if DALI executes the rest of `augment`, after all other stages."""
+        return self.augment is not None and self.augment.on != "producers"
+
+    @property
+    def skips(self) -> bool:
+        """True if a record or batch that raised is left out."""
+        return isinstance(self.on_error, Skip)
+
+    @property
+    def error_limit(self) -> int:
+        """The largest number of skipped errors."""
+        return self.on_error.limit if isinstance(self.on_error, Skip) else 0
 
 
 def options_from(given: dict[str, Any]) -> FeedOptions:
@@ -282,7 +363,7 @@ def options_from(given: dict[str, Any]) -> FeedOptions:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1, 0.7)
             hint = f"did you mean {near[0]}=?" if near else f"the options are {', '.join(known)}"
-            raise OptionError(f"FeedRunner has no option {name!r}: {OTHER_LOADERS.get(name, hint)}")
+            raise OptionError(f"FeedRunner has no option {name!r}: {ANSWERS.get(name, hint)}")
     return FeedOptions(**given)
 
 
@@ -303,13 +384,13 @@ def _check_functions(options: FeedOptions) -> None:
             )
     if options.collate is not None and (options.lengths or options.augment is not None):
         raise OptionError(
-            "collate= replaces the collation that lengths= and augment= bring: leave one of them "
+            "collate= replaces the collation of Pad(lengths=True) and augment=: leave one of them "
             "out"
         )
-    if options.batch_transform is not None and options.packed:
+    if options.batch_transform is not None and options.augment is not None and options.packed:
         raise OptionError(
-            f"augment_on={options.augment_on!r} works on the images of a batch after "
-            'batch_transform=: leave one of them out, or set augment_on="producers"'
+            f"Augment(on={options.augment.on!r}) works on the images of a batch after "
+            'batch_transform=: leave one of them out, or set on="producers"'
         )
     if options.filter is not None and options.own_shard is not None:
         raise OptionError(
@@ -319,26 +400,16 @@ def _check_functions(options: FeedOptions) -> None:
 
 
 def _check_remote(options: FeedOptions) -> None:
-    """Refuse an address that is none, and what goes only with remote producers."""
-    remote, cpus = options.remote, options.cpus_per_producer
-    if remote is None:
-        if options.producers is not None or cpus != 1:
-            raise OptionError(
-                "producers= and cpus_per_producer= are those of remote=: give the cluster, such as "
-                'remote="local", or use threads= and processes='
-            )
+    """Refuse remote producers that this machine, or another option, does not go with."""
+    if options.remote is None:
         return
-    parse_address(remote)
     if not ON_LINUX:
-        raise OptionError(f"remote={remote!r} requires Linux, as processes= does. Use threads=")
-    if isinstance(cpus, bool) or not isinstance(cpus, (int, float)) or not 0 <= cpus < inf:
-        raise OptionError(f"cpus_per_producer must be a number >= 0, got {cpus!r}")
-    if cpus > 1 and cpus != int(cpus):
-        raise OptionError(f"cpus_per_producer above 1 must be whole, as Ray wants it, got {cpus!r}")
+        raise OptionError(f"remote={options.remote!r} requires Linux, as processes=. Use threads=")
     if options.threads > 1 and not options.processes:
         raise OptionError(
             f"threads={options.threads} beside remote= are the threads of local worker processes: "
-            "set processes=1, too, or raise producers="
+            "set processes=1, too, or raise the number of remote producers, as in "
+            f"Remote(..., producers={options.threads})"
         )
 
 
@@ -350,13 +421,8 @@ def _check_limit(limit: Any) -> None:
         )
 
 
-def _check_augment(augment: Any, on: str) -> None:
-    _one_of("augment_on", on, choices=(*EXECUTORS, AUTO_EXECUTOR))
+def _check_augment(augment: Any) -> None:
     if augment is None:
-        if on != EXECUTORS[0]:
-            raise OptionError(
-                f"augment_on={on!r} requires augment=, the operations to execute there"
-            )
         return
     from fastfeed.augment.spec import Augment
 
@@ -380,3 +446,13 @@ def _one_of(name: str, value: Any, *, choices: tuple[str | bool | None, ...]) ->
     # by type as well, because 1 == True
     if not any(isinstance(value, type(choice)) and value == choice for choice in choices):
         raise OptionError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _pool_hint(shuffle: Any) -> str:
+    """Return what to write for the size of a buffer, as in tf.data; empty for anything else."""
+    if not isinstance(shuffle, int) or shuffle < 2:
+        return ""
+    return (
+        f": a pool of that size is Shuffle(capacity={shuffle}, min_after_dequeue={shuffle // 2}), "
+        "and True draws from all records of an indexable"
+    )

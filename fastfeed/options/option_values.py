@@ -1,4 +1,4 @@
-"""Values of options: pools, caches, byte counts and destinations of metrics."""
+"""Values of options: what belongs to one option and is nothing without it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import difflib
 import os
 import re
 from dataclasses import dataclass
-from numbers import Integral
+from math import inf
 
+from fastfeed.core.order import is_integer
 from fastfeed.errors import OptionError
 
 OWN_CLUSTERS = ("local", "auto")  # of remote=
@@ -39,7 +40,7 @@ class Shuffle:
     min_after_dequeue: int = 1000
 
     def __post_init__(self) -> None:
-        if not all(isinstance(n, Integral) for n in (self.capacity, self.min_after_dequeue)):
+        if not all(map(is_integer, (self.capacity, self.min_after_dequeue))):
             raise OptionError(f"capacity and min_after_dequeue must be integers, got {self!r}")
         if self.min_after_dequeue < 0 or self.capacity <= self.min_after_dequeue:
             raise OptionError(
@@ -71,6 +72,66 @@ class Cache:
     def nbytes(self) -> int | None:
         """The bound in bytes, or None for the default."""
         return None if self.memory is None else parse_bytes(self.memory)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Producers in actors of Ray, beside those of `processes`.
+
+    `address`: "local" starts Ray on this machine, "auto" finds the cluster that it belongs to, and
+    "ray://host:port" or "host:port" is that of another one. `producers` have one thread each; Ray
+    reserves `cpus` for each of them, such as 0.1 for producers that wait. Raise OptionError for
+    values that cannot be.
+    """
+
+    address: str
+    producers: int = 1
+    cpus: float = 1.0
+
+    def __post_init__(self) -> None:
+        parse_address(self.address)
+        if not is_integer(self.producers) or self.producers < 1:
+            raise OptionError(f"producers of Remote must be an integer >= 1, got {self!r}")
+        cpus = self.cpus
+        if isinstance(cpus, bool) or not isinstance(cpus, (int, float)) or not 0 <= cpus < inf:
+            raise OptionError(f"cpus of Remote must be a number >= 0, got {self!r}")
+        if cpus > 1 and cpus != int(cpus):
+            raise OptionError(f"cpus above 1 must be whole, as Ray wants it, got {self!r}")
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Records of varying shape are filled up with `value`; True stands for zeros.
+
+    With `lengths`, batches become (batch, lengths): the shape of each record, for masks. Raise
+    OptionError for a value that is no number.
+    """
+
+    value: bool | int | float = True
+    lengths: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, (bool, int, float)):
+            raise OptionError(
+                f"pad must be None, False, True (zeros), a number or Pad(...), got {self.value!r}"
+            )
+        if not isinstance(self.lengths, bool):
+            raise OptionError(f"lengths of Pad must be True or False, got {self.lengths!r}")
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Records and batches that raise are left out and counted, up to `limit` of them; the next
+    error ends the feed. Raise OptionError for a limit that is no number of errors."""
+
+    limit: int = 100
+
+    def __post_init__(self) -> None:
+        if not is_integer(self.limit) or self.limit < 0:
+            raise OptionError(
+                f'limit of Skip must be an integer >= 0, got {self.limit!r}; use on_error="raise" '
+                "to allow no error"
+            )
 
 
 @dataclass(frozen=True)

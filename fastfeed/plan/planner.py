@@ -161,7 +161,7 @@ def _remote(figures: PlanFigures, workload: Workload) -> Iterator[Need]:
     step_s, made_s = step_seconds(workload), demands(workload, Producers(1, 1))[LIMIT_PRODUCERS]
     count = math.ceil(made_s / step_s)
     why = "remote= on nodes without accelerators, instead of machines; each trainer"
-    yield Need("input", "remote producers", count, f"(producers={count})", why)
+    yield Need("input", "remote producers", count, f"(Remote(..., producers={count}))", why)
     if "sample" in figures:
         rate = figures["sample"] * figures["batch"] / step_s
         yield Need(

@@ -109,7 +109,7 @@ class BatchBuilder:
         )
         self._takes_worker = self._transform is not None and self._transform.takes_worker
         self._generators = generators
-        self._rank = (options.own_shard or (0, 1))[0]
+        self._rank = options.place[0]
         plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN_TYPES)
         # Single items run code of the user's. Seeding for each item takes 10 us.
         self._seeds_items = self._takes_worker or (
@@ -125,18 +125,16 @@ class BatchBuilder:
             # True if producers compete with the training or with each other for cores.
             crowded = options.workers > 0 or options.threads > 1
             threads = options.workers == 0
-            self._executor = executor_for(
-                options.augment, options.augment_on, crowded=crowded, threads=threads
-            )
+            self._executor = executor_for(options.augment, crowded=crowded, threads=threads)
         alone = (options.transform, options.filter, options.collate, options.augment)
         self._gathers = not any(alone) and not options.lengths and not options.padded
         self._dtypes = None if options.packed else options.dtypes
-        self._pad = options.pad if options.padded else None
+        self._pad = options.fill
         self._ragged = options.padded or options.packed
         self._lengths = options.lengths and not options.packed
         # True if the feed cuts batches to size: a batch that lacks a record is filled up later.
         self._cuts = options.batch_size is not None
-        self.skips = options.on_error == "skip"
+        self.skips = options.skips
         self._lock = threading.Lock()
         self.spec: BatchSpec | None = None
 

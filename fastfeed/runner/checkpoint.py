@@ -64,7 +64,7 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
     known: dict[str, Any] = {
         "source": SOURCE_NAMES[type(source)],
         "records": source.records,
-        "world": "stealing" if options.stealing else options.own_shard and options.own_shard[1],
+        "world": "stealing" if options.stealing else options.own_shard and options.place[1],
         "remainder": options.remainder,
         "shuffle": _shuffle_state(options.shuffle),
     }
@@ -76,7 +76,7 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
         known["last_batch"] = options.last_batch
     if options.own_shard is not None and not (source.ordered and options.order == "kept"):
         # where the order is kept, every rank is at the same position in its own shard
-        known["rank"] = options.own_shard[0]
+        known["rank"] = options.place[0]
     if isinstance(source, IndexedSource):
         known |= {
             "class": type(given).__name__,

@@ -34,19 +34,23 @@ class ExecutorChoice:
 def refuse_misfits(options: FeedOptions) -> None:
     """Raise OptionError for options that cannot be combined with DALI, and for operations that it
     does not have."""
-    if options.augment is None or options.augment_on not in ("dali-cpu", "dali-gpu"):
+    if options.augment is None or options.augment.on not in ("dali-cpu", "dali-gpu"):
         return
     for name, given, instead in (
-        ("lengths", options.lengths, "make images of one size, or augment in the producers"),
         (
-            "dtypes",
+            "Pad(lengths=True)",
+            options.lengths,
+            "make images of one size, or augment in the producers",
+        ),
+        (
+            "dtypes=",
             options.dtypes is not None,
             "use Cast(...) for images, and cast the rest in transform=",
         ),
     ):
         if given:
             raise OptionError(
-                f"{name}= cannot be combined with augment_on={options.augment_on!r}: {instead}"
+                f"{name} cannot be combined with Augment(on={options.augment.on!r}): {instead}"
             )
     from fastfeed.augment.dali import dali_program
     from fastfeed.augment.dali_steps import refuse_unsupported
@@ -59,11 +63,12 @@ def choose(source: Any, options: FeedOptions, *, seed: int) -> ExecutorChoice:
     within BUDGET_S beside the time of their first batches. For a source that can be read only once,
     return "producers"."""
     choice = _measured_choice(source, options, seed=seed)
-    LOG.info('augment_on="auto" chose %s: %s', choice.on, choice.why)
+    LOG.info('Augment(on="auto") chose %s: %s', choice.on, choice.why)
     return choice
 
 
 def _measured_choice(source: Any, options: FeedOptions, *, seed: int) -> ExecutorChoice:
+    assert options.augment is not None
     opened = source_from(source, options)
     if not isinstance(opened, IndexedSource):
         return ExecutorChoice(
@@ -74,8 +79,9 @@ def _measured_choice(source: Any, options: FeedOptions, *, seed: int) -> Executo
     candidates = _installed_executors()
     for on in candidates:
         try:
+            augment = replace(options.augment, on=on)
             tried = replace(
-                options, augment_on=on, metrics=None, epochs=1, shuffle=None, sampler=None
+                options, augment=augment, metrics=None, epochs=1, shuffle=None, sampler=None
             )
             refuse_misfits(tried)
             rates[on] = _executor_rate(

@@ -100,7 +100,7 @@ def _rest(
         if start is not None:
             local = _consumed(start, size, length=each)
             over = over and len(local) >= whole
-        if start is not None and start.part and options.on_error == "skip":
+        if start is not None and start.part and options.skips:
             raise OptionError(
                 'restore() of several states with on_error="skip": which records of a batch were '
                 "delivered is not known. Use as many ranks as before"
@@ -112,7 +112,7 @@ def _rest(
     places = np.flatnonzero(left)
     if before is not None:
         places = np.concatenate([np.arange(*part) for part in before])[places]
-    _, world = options.own_shard or (0, 1)
+    _, world = options.place
     dropped = options.remainder == "drop" and len(places) // group < world
     if over or dropped:
         return epoch + 1, None

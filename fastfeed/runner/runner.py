@@ -272,7 +272,7 @@ class FeedRunner(FrameworkAdapters):
 
     @property
     def augments(self) -> ExecutorChoice | None:
-        """The executor of augment= and why, once augment_on="auto" has measured; else None."""
+        """The executor of augment= and why, once Augment(on="auto") has measured; else None."""
         return self._stream.executor_choice
 
     def epochs(self) -> Iterator[Epoch]:
@@ -337,7 +337,7 @@ class FeedRunner(FrameworkAdapters):
         It has its own options, except those that make the workers. Each iteration over it is one
         exact run; where cores are scarce the producers of the training go first, and they keep
         filling their buffer meanwhile. Raise StateError after the start, and OptionError for
-        processes=, remote= and what belongs to them.
+        processes= and remote=.
         """
         self._stream.refuse_stopped()
         if self._feed is not None or self._stream.shares:
@@ -345,7 +345,7 @@ class FeedRunner(FrameworkAdapters):
                 "also() after the start, or of a runner that was made by also(): call it on the "
                 "first runner, before the start"
             )
-        workers = ("processes", "remote", "producers", "cpus_per_producer")
+        workers = ("processes", "remote")
         if found := [name for name in workers if name in options]:
             raise OptionError(
                 f"also({found[0]}=...): the workers belong to the first runner; leave the option "
@@ -466,7 +466,7 @@ def _options(stream: Stream) -> list[str]:
     if options.processes:
         parts.append(f"processes={options.processes}")
     if options.remote is not None:
-        parts.append(f"remote={options.remote!r}, producers={options.remote_producers}")
+        parts.append(f"remote={options.remote!r}")
     if options.batch_size is not None:
         parts.append(f"batch_size={options.batch_size}")
     return parts

@@ -19,7 +19,7 @@ from fastfeed.engine.feed import Feed, run_is_over
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe
-from fastfeed.options import AUTO_EXECUTOR, FeedOptions, Shuffle
+from fastfeed.options import FeedOptions, Pad, Shuffle
 from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, seed_of, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
@@ -89,7 +89,8 @@ class Stream:
         refuse_cache(source, self.source, options=options)
         if options.lengths and not self.source.records:
             raise OptionError(
-                "lengths=True: must be single records (records=True, batch_size=32), got batches"
+                "Pad(lengths=True): must be single records (records=True, batch_size=32), got "
+                "batches"
             )
         self.seed = seed_of(options)
         self.feed: Feed | None = None
@@ -104,7 +105,7 @@ class Stream:
         # of `also()`: the stream whose workers produce these batches, and those that share them
         self._leader: Stream | None = None
         self._followers: list[weakref.ref[Stream]] = []
-        self.executor_choice: ExecutorChoice | None = None  # of augment_on="auto"
+        self.executor_choice: ExecutorChoice | None = None  # of Augment(on="auto")
         self._session_snapshot: Callable[[], Snapshot] | None = None
         self._watch: Watch | None = None  # from the first start on
 
@@ -179,18 +180,19 @@ class Stream:
         return batch_rows(self.source, self.options)
 
     def add_lengths(self) -> None:
-        """Deliver (batch, lengths), as lengths=True does. Raise OptionError for a source of batches
-        and without pad=, StateError after the start."""
+        """Deliver (batch, lengths), as Pad(lengths=True) does. Raise OptionError for a source of
+        batches and without pad=, StateError after the start."""
+        pad = self.options.pad
         if self.options.lengths:
             return
-        if not (self.source.records and self.options.padded):
+        if not (self.source.records and isinstance(pad, Pad)):
             raise OptionError(
                 "ragged=True: must be single records (records=True, batch_size=32) and pad=True, "
                 "which allows their shape to vary"
             )
         if self.feed is not None:
-            raise StateError("a ragged dataset after the start: use FeedRunner(..., lengths=True)")
-        self.options = replace(self.options, lengths=True)
+            raise StateError("a ragged dataset after the start: set pad=Pad(lengths=True)")
+        self.options = replace(self.options, pad=replace(pad, lengths=True))
 
     def share(self, other: Stream) -> None:
         """Let the workers of this stream also produce the batches of `other`. Raise OptionError for
@@ -323,10 +325,12 @@ class Stream:
         return cached(self._given, self.options, seed=self.seed)
 
     def _choose_executor(self) -> None:
-        """Measure the executors, if augment_on="auto"."""
-        if self.options.augment_on == AUTO_EXECUTOR:
+        """Measure the executors, if those of Augment(on="auto")."""
+        augment = self.options.augment
+        if augment is not None and augment.on == "auto":
             self.executor_choice = choose(self._data, uncached(self.options), seed=self.seed)
-            self.options = replace(self.options, augment_on=self.executor_choice.on)
+            augment = replace(augment, on=self.executor_choice.on)
+            self.options = replace(self.options, augment=augment)
 
     def _loop_feed(self, resume: ResumePoint, workers: SharedWorkers | None = None) -> Feed:
         self._choose_executor()
@@ -347,7 +351,7 @@ class Stream:
         if options.stealing:  # a batch that another rank may have to repeat is an item
             pass
         elif options.batch_size is not None:
-            cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.pad)
+            cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.fill)
         elif options.order == "kept" and not options.padded:  # otherwise sizes are not known
             cutter = SizeChecker(resume.sizes)
         return self._new_feed(resume, CutStage(cutter), workers=workers)
@@ -442,7 +446,7 @@ def batch_rows(source: Source, options: FeedOptions) -> int | None:
 def _epoch_items(source: Source, options: FeedOptions) -> int | None:
     """Return the records of every epoch, or the batches that are delivered as they are; None where
     epochs differ, records may be left out, or batches are cut anew."""
-    skips = options.on_error == "skip" or options.on_worker_death != "raise"
+    skips = options.skips or options.on_worker_death != "raise"
     recut = not source.records and options.batch_size is not None
     skips = skips or options.filter is not None or options.stealing
     if skips or recut or not isinstance(source, IndexedSource):
@@ -471,14 +475,17 @@ def _resize(stream: Stream, wanted: Mapping[str, int]) -> None:
                 "has a stream of its own, which no other can go on with. Pass an iterable or an "
                 "indexable; or save state(), and restore() it with another number"
             )
-    changes: dict[str, Any] = dict(wanted)
-    options = replace(stream.options, **changes)
+    options = stream.options.with_workers(
+        wanted.get("processes", stream.options.processes),
+        wanted.get("producers", stream.options.remote_producers),
+    )
+    options = replace(options, threads=wanted.get("threads", options.threads))
     refuse_too_many(options.threads, options.processes)
     stream.options = options
     for follower in stream.living_followers():
         if options.workers:
-            follower.options = replace(
-                follower.options, processes=options.processes, producers=options.producers
+            follower.options = follower.options.with_workers(
+                options.processes, options.remote_producers
             )
     if stream.feed is not None:
         stream.feed.resize(uncached(options))

@@ -16,8 +16,8 @@ def warn_of_idle_producers(source: Source, options: FeedOptions) -> None:
     if not isinstance(source, SharedSource) or options.parallel == 1 or any(work):
         return
     knobs = ", ".join(
-        f"{name}={getattr(options, name)}"
-        for name in ("threads", "processes", "producers")
+        f"{name}={getattr(options, name)!r}"
+        for name in ("threads", "processes", "remote")
         if getattr(options, name)
     )
     warnings.warn(

@@ -38,7 +38,7 @@ class SessionQueue:
         if shuffle is not None:
             self._shuffle = SessionShuffle(feed, shuffle, first=first, size=size, seed=seed)
         else:
-            feed.recut(Rebatcher(size, options.last_batch, pad=options.pad, across_epochs=True))
+            feed.recut(Rebatcher(size, options.last_batch, pad=options.fill, across_epochs=True))
         record_nbytes = spec.record_nbytes if options.packed else first.nbytes // first.rows
         capacity = _capacity(options, nbytes=size * max(1, record_nbytes))
         at_once = 1 if self._shuffle is None else self._shuffle.at_once

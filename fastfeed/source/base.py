@@ -134,7 +134,7 @@ class TicketedSource(ABC):
     ) -> None:
         self._chunk = chunk_size(options, default=single_records)
         self.records = self._chunk > 0
-        self._shard = options.own_shard or (0, 1)
+        self._shard = options.place
         self._start = start or FROM_THE_START
         self._lock = threading.Lock()
         self._ticket = 0

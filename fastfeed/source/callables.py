@@ -36,8 +36,7 @@ class CallableSource:
         self.takes_worker = takes_worker(function)
         self._chunk = chunk_size(options, default=False)
         self.records = self._chunk > 0
-        self._may_end = self.takes_worker or options.repeat_per_producer
-        self._shard = options.own_shard or (0, 1)
+        self._shard = options.place
         self.comparison = StreamComparison()
         # what happens to the digest of an item; a worker process sends it
         self.compare: Callable[..., None] = self.comparison.add
@@ -47,7 +46,7 @@ class CallableSource:
         refuse_options(options, names=("sampler", "remainder"), kind="a callable")
         if options.shard is not None and not self.takes_worker:
             raise OptionError(
-                f"shard={options.shard} requires a callable with an argument `worker`, because all "
+                f"shard={options.place} requires a callable with an argument `worker`, because all "
                 "ranks would yield the same data otherwise. Add it and yield the share "
                 "worker.index of worker.count"
             )
@@ -109,7 +108,7 @@ class CallableSource:
     def _compared(self, items: Iterator[Any], worker: Worker) -> Iterator[Any]:
         """Return the items, some of which are compared with those of other producers."""
         seen = worker.count == 1 or worker.index in self._had_items  # in an earlier epoch
-        return items if self._may_end or seen else self._compare_each(items, worker.index)
+        return items if self.takes_worker or seen else self._compare_each(items, worker.index)
 
     def _compare_each(self, items: Iterator[Any], stream: int) -> Iterator[Any]:
         for number, item in enumerate(items):
@@ -125,7 +124,7 @@ class CallableSource:
             )
         if not empty:
             self._had_items.add(worker.index)
-        if not self._may_end and worker.count > 1 and not empty:
+        if not self.takes_worker and worker.count > 1 and not empty:
             raise OptionError(
                 f"the callable's stream ended, and each of the {worker.count} producers reads a "
                 f"stream of its own: {WAYS_OUT}"

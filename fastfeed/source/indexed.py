@@ -33,9 +33,7 @@ class IndexedSource(TicketedSource):
         self._data = data
         self._length = len(data)
         self._sampler = options.sampler
-        self._recipe = Recipe(
-            options.shuffle is True, options.sampler, options.own_shard, options.remainder
-        )
+        self._recipe = Recipe(options.shuffle is True, options.sampler, options.own_shard)
         repeats = getattr(self._sampler, "repeats", getattr(self._sampler, "replacement", False))
         repeats = repeats or options.remainder == "pad" or isinstance(data, Mix)
         self.shipped = ItemReader(
@@ -143,7 +141,7 @@ class IndexedSource(TicketedSource):
         if isinstance(self._data, Mix):
             base = self._data.order(seed, epoch, shuffled=recipe.shuffled)
         if not divided:
-            recipe = replace(recipe, shard=None, remainder=None)
+            recipe = replace(recipe, shard=None)
         return order_of(self._length, seed=seed, epoch=epoch, recipe=recipe, base=base, rest=rest)
 
     def _refuse_unfillable(self, options: FeedOptions) -> None:
@@ -151,7 +149,7 @@ class IndexedSource(TicketedSource):
         length = self.order_in(0, 0).length
         if self._chunk and options.last_batch == "drop" and self._chunk > length:
             shard = options.own_shard
-            whole = "source" if shard is None else f"shard {shard} of the source"
+            whole = "source" if shard is None else f"shard {shard.place} of the source"
             raise OptionError(
                 f"batch_size={self._chunk} can never be filled: the {whole} has {length} records "
                 'and last_batch="drop"; lower batch_size or say last_batch="keep"'
@@ -177,7 +175,7 @@ def _refuse_broken_groups(options: FeedOptions, *, size: int) -> None:
         )
     for option, separates in (
         ("filter=", options.filter is not None),
-        ('on_error="skip"', options.on_error == "skip"),
+        ('on_error="skip"', options.skips),
         (f"shuffle={options.shuffle!r}", bool(options.shuffle)),
     ):
         if separates:

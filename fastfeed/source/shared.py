@@ -49,10 +49,11 @@ class SharedSource(TicketedSource):
                 "records=False"
             )
         if options.shard is not None and options.remainder != "drop":
+            rank, world = options.place
             raise OptionError(
-                f'shard={options.shard} of an iterable requires remainder="drop": its length is '
-                "unknown, so the ranks get equally many items only if the last incomplete round is "
-                "left out"
+                f'shard= of an iterable must be Shard({rank}, {world}, remainder="drop"): its '
+                "length is unknown, so the ranks get equally many items only if the last "
+                "incomplete round is left out"
             )
 
     def _next(self, worker: Worker) -> Item | None:

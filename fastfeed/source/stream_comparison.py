@@ -29,7 +29,8 @@ FIRST, LATER = 3, 4
 WAYS_OUT = (
     "the data would be delivered several times. Choose one of three: give the callable an argument "
     "`worker` and yield the share worker.index of worker.count; pass an iterable and do the slow "
-    "part in transform=; or set repeat_per_producer=True if each producer may deliver a full copy"
+    "part in transform=; or let the callable take `worker` and not use it, if each producer may "
+    "deliver a full copy"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,8 @@ def by_dali(
 ) -> list[Image]:
     """Return the images and masks of a batch, each as an array."""
     _, packed, _ = packed_batch(spec, records, keys)
-    return DaliQueue(spec, FeedOptions(augment=spec, augment_on="dali-cpu", **options)).alone(
-        packed
-    )
+    spec = replace(spec, on="dali-cpu")
+    return DaliQueue(spec, FeedOptions(augment=spec, **options)).alone(packed)
 
 
 def by_opencv(spec: Augment, record: Any, key: int) -> Any:

@@ -20,7 +20,7 @@ from fastfeed.core.order import (
     Order,
     Permutation,
     Recipe,
-    check_shard,
+    Shard,
     order_of,
 )
 
@@ -35,7 +35,7 @@ def whole(length: int, recipe: Recipe, *, seed: int = 1, epoch: int = 0) -> list
 
 def shares(length: int, world: int, remainder: str | None) -> list[list[int]]:
     return [
-        whole(length, Recipe(shuffled=True, shard=(rank, world), remainder=remainder))
+        whole(length, Recipe(shuffled=True, shard=Shard(rank, world, remainder)))
         for rank in range(world)
     ]
 
@@ -124,7 +124,7 @@ def some_order(kind: str, length: int) -> Order:
         "natural": Recipe(),
         "shuffled": Recipe(shuffled=True),
         "sampled": Recipe(sampler=backwards),
-        "shared": Recipe(shuffled=True, shard=(1, 3), remainder="pad"),
+        "shared": Recipe(shuffled=True, shard=Shard(1, 3, "pad")),
     }[kind]
     return order_of(length, seed=2, epoch=1, recipe=recipe)
 
@@ -177,7 +177,7 @@ def test_a_large_world_wraps_around() -> None:
 
 
 def test_shards_of_a_huge_epoch() -> None:
-    recipes = [Recipe(shuffled=True, shard=(rank, 7), remainder="drop") for rank in range(7)]
+    recipes = [Recipe(shuffled=True, shard=Shard(rank, 7, "drop")) for rank in range(7)]
     found = [order_of(10**10, seed=1, epoch=0, recipe=r) for r in recipes]
     assert {order.length for order in found} == {10**10 // 7}
     assert len({i for order in found for i in order.indices(10**9, 10**9 + 500)}) == 3500
@@ -187,7 +187,7 @@ def test_a_base_is_shared_instead() -> None:
     base = order_of(10, seed=3, epoch=0, recipe=Recipe(shuffled=True))
     given_ = {"seed": 0, "epoch": 0, "base": base}
     assert order_of(99, recipe=Recipe(shuffled=True), **given_) is base
-    share = order_of(99, recipe=Recipe(shard=(1, 2)), **given_)
+    share = order_of(99, recipe=Recipe(shard=Shard(1, 2)), **given_)
     assert share.indices(0, 9) == base.indices(0, 10)[1::2]
     with pytest.raises(OptionError, match="a mix has its own order: leave out sampler="):
         order_of(99, recipe=Recipe(sampler=[1]), **given_)
@@ -210,16 +210,16 @@ def test_records_that_are_over() -> None:
 )
 def test_what_is_no_shard(bad: Any) -> None:
     with pytest.raises(OptionError, match=r"shard.* must be .*, got"):
-        check_shard(bad)
+        Shard.of(bad)
 
 
 def test_shards() -> None:
     with pytest.raises(OptionError, match="must be 0 to 2 in a world of 3"):
-        Recipe(shard=(3, 3))
-    rank, world = check_shard([np.int64(2), np.uint8(3)])
+        Shard(3, 3)
+    rank, world = Shard.of([np.int64(2), np.uint8(3)]).place
     assert (rank, world) == (2, 3) and type(rank) is type(world) is int
-    with pytest.raises(OptionError, match=r"remainder must be None, .*, got 'wrap'"):
-        Recipe(shard=(0, 2), remainder="wrap")
+    with pytest.raises(OptionError, match=r"remainder of Shard must be None, .*, got 'wrap'"):
+        Shard(0, 2, remainder="wrap")
 
 
 class Own:
@@ -249,7 +249,7 @@ class Iterated:
 )
 def test_samplers(sampler: Any) -> None:
     assert whole(5, Recipe(sampler=sampler)) == [4, 2]
-    assert whole(5, Recipe(sampler=sampler, shard=(1, 2))) == [2]
+    assert whole(5, Recipe(sampler=sampler, shard=Shard(1, 2))) == [2]
 
 
 def test_a_sampler_that_is_asked() -> None:
@@ -305,14 +305,14 @@ class Grouped:
 
 
 def test_ranks_take_whole_groups_in_turn() -> None:
-    found = [whole(12, Recipe(sampler=Grouped(), shard=(rank, 2))) for rank in range(2)]
+    found = [whole(12, Recipe(sampler=Grouped(), shard=Shard(rank, 2))) for rank in range(2)]
     assert found == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]
-    recipe = Recipe(sampler=Grouped(), shard=(1, 2), remainder="pad")
+    recipe = Recipe(sampler=Grouped(), shard=Shard(1, 2, "pad"))
     assert whole(9, recipe) == [3, 4, 5, 0, 1, 2]
     with pytest.raises(OptionError, match="10 indices, which are no whole number of groups of"):
         whole(10, Recipe(sampler=Grouped()))
     with pytest.raises(OptionError, match="3 groups of 3 records are 1 for each of 2 ranks and 1"):
-        whole(9, Recipe(sampler=Grouped(), shard=(0, 2)))
+        whole(9, Recipe(sampler=Grouped(), shard=Shard(0, 2)))
 
 
 @pytest.mark.parametrize("size", [0, 1.5, True, None])

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastfeed import Skip
 from fastfeed import augment as A
 from fastfeed.augment.packing import PackedBatch, Packer, SampleKind, collate_packed
 from fastfeed.core.batch import Batch, infer
@@ -20,7 +21,7 @@ from fastfeed.engine.dali_stage import AHEAD, DaliQueue, DaliStage, drive
 from fastfeed.errors import BadImage, FeedError, FeedStopped, ProducerFailed
 from fastfeed.options import FeedOptions
 
-SPEC = A.Augment([A.Flip(1.0)])
+SPEC = A.Augment([A.Flip(1.0)], on="dali-cpu")
 BAD = 255  # the first pixel of an image that no pipeline can do with
 
 
@@ -90,7 +91,7 @@ class Landing(NamedTuple):
 
 
 def stage_of(**options: Any) -> DaliStage:
-    given = FeedOptions(augment=SPEC, augment_on="dali-cpu", **options)
+    given = FeedOptions(augment=SPEC, **options)
     return DaliStage(given, queue=DaliQueue(SPEC, given, make=Fake))
 
 
@@ -199,7 +200,7 @@ def test_whole_batches_only_where_they_were_promised() -> None:
 
 def test_too_many_bad_records_end_it() -> None:
     stage, source = (
-        stage_of(on_error="skip", error_limit=1),
+        stage_of(on_error=Skip(limit=1)),
         Source([[1, BAD], [2, BAD], [3], None]),
     )
     with pytest.raises(ProducerFailed, match="record 255"):

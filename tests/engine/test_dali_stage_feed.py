@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 pytest.importorskip("cv2")
 pytest.importorskip("nvidia.dali", reason="needs fastfeed[dali]")
-from fastfeed import FeedRunner, FeedStopped, OptionError, Shuffle, SpecError
+from fastfeed import FeedRunner, FeedStopped, OptionError, Pad, Shuffle, Skip, SpecError
 from fastfeed import augment as A
 from fastfeed.augment.dali import gpu_count
 from fastfeed.augment.headers import read_header
@@ -50,14 +51,14 @@ class Pictures:
 
 
 def runner_of(source: Any = None, **options: Any) -> FeedRunner:
-    given = {
+    given: dict[str, Any] = {
         "batch_size": 4,
         "seed": 5,
         "augment": EXACT,
-        "augment_on": "dali-cpu",
         "stall_timeout_s": LIMIT_S,
-    }
-    return FeedRunner(Pictures() if source is None else source, **{**given, **options})
+    } | options
+    given["augment"] = replace(given["augment"], on=given.pop("on", "dali-cpu"))
+    return FeedRunner(Pictures() if source is None else source, **given)
 
 
 def taken(runner: FeedRunner, most: int = 99) -> list[Any]:
@@ -86,7 +87,7 @@ def same(one: list[Any], other: list[Any]) -> bool:
 def test_the_same_batches_as_with_opencv(spec: A.Augment, how: dict[str, Any]) -> None:
     with (
         runner_of(augment=spec, epochs=2, **how) as dali,
-        runner_of(augment=spec, augment_on="producers", epochs=2, **how) as opencv,
+        runner_of(augment=spec, on="producers", epochs=2, **how) as opencv,
     ):
         mine, its = taken(dali), taken(opencv)
         assert dali.snapshot().consumed.busy_s > 0
@@ -181,7 +182,7 @@ def test_it_is_left_out_and_counted() -> None:
 
 def test_more_than_are_allowed_end_the_feed() -> None:
     with (
-        runner_of(Pictures(1, 6), on_error="skip", error_limit=1) as runner,
+        runner_of(Pictures(1, 6), on_error=Skip(limit=1)) as runner,
         pytest.raises(ProducerFailed, match="record 6"),
     ):
         taken(runner)
@@ -196,7 +197,7 @@ def test_images_of_many_sizes_need_a_size_or_a_pad() -> None:
         taken(runner)
     with (
         runner_of(augment=plain, pad=7) as runner,
-        runner_of(augment=plain, pad=7, augment_on="producers") as opencv,
+        runner_of(augment=plain, pad=7, on="producers") as opencv,
     ):
         assert same(taken(runner), taken(opencv))
 
@@ -211,7 +212,7 @@ def test_sources_of_batches_and_iterators() -> None:
 
     with (
         runner_of(batches, batch_size=None) as runner,
-        runner_of(batches, batch_size=None, augment_on="producers") as opencv,
+        runner_of(batches, batch_size=None, on="producers") as opencv,
     ):
         assert same(taken(runner), taken(opencv))
 
@@ -220,7 +221,7 @@ def test_sources_of_batches_and_iterators() -> None:
     ("options", "text"),
     [
         ({"augment": A.Augment([A.Decode(), A.Rotate(9, interpolation="cubic")])}, "cubic"),
-        ({"lengths": True, "pad": True}, "lengths="),
+        ({"pad": Pad(lengths=True)}, r"Pad\(lengths=True\)"),
         ({"dtypes": "float32"}, "dtypes="),
     ],
     ids=["cubic", "lengths", "dtypes"],
@@ -233,15 +234,15 @@ def test_what_cannot_be_done_is_refused_at_the_start(options: dict[str, Any], te
 def test_no_gpu_is_one_sentence() -> None:
     if gpu_count():
         pytest.skip("there is one")
-    with runner_of(augment_on="dali-gpu") as runner, pytest.raises(OptionError, match="no GPU"):
+    with runner_of(on="dali-gpu") as runner, pytest.raises(OptionError, match="no GPU"):
         taken(runner)
 
 
 def test_nothing_is_copied_on_the_host() -> None:
     """DALI reads a batch's memory in place: it sees a value that is written after `start`."""
-    spec = A.Augment([A.Flip(0.0)])
+    spec = A.Augment([A.Flip(0.0)], on="dali-cpu")
     _, packed, _ = packed_batch(spec, [np.zeros((300, 300, 3), np.uint8)] * 8, range(8))
-    pipe = DaliQueue(spec, FeedOptions(augment=spec, augment_on="dali-cpu"))._pipe_for(packed)
+    pipe = DaliQueue(spec, FeedOptions(augment=spec))._pipe_for(packed)
     feed_input = pipe._pipeline.feed_input  # type: ignore[attr-defined]
     fed: list[Any] = []
 
@@ -259,21 +260,21 @@ def test_nothing_is_copied_on_the_host() -> None:
 
 
 def test_auto_says_what_it_chose_and_why(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "fastfeed"), runner_of(augment_on="auto") as runner:
+    with caplog.at_level(logging.INFO, "fastfeed"), runner_of(on="auto") as runner:
         assert runner.augments is None
         assert sum(len(labels) for _, labels in taken(runner)) == COUNT
         choice: Any = runner.augments
     assert choice.on in choice.rates
-    assert 'augment_on="auto" chose' in caplog.text
+    assert 'Augment(on="auto") chose' in caplog.text
     assert "images/s" in caplog.text
 
 
 def test_auto_leaves_out_what_cannot_do_it_and_what_cannot_be_read_twice() -> None:
-    cubic = A.Augment([A.Decode(), A.Rotate(9, interpolation="cubic"), A.Resize(8)])
-    choice = choose(Pictures(), FeedOptions(augment=cubic, augment_on="auto", batch_size=4), seed=1)
+    cubic = A.Augment([A.Decode(), A.Rotate(9, interpolation="cubic"), A.Resize(8)], on="auto")
+    choice = choose(Pictures(), FeedOptions(augment=cubic, batch_size=4), seed=1)
     assert choice.on == "producers"
     assert "dali-cpu is out" in choice.why
-    once = choose(iter([]), FeedOptions(augment=cubic, augment_on="auto", batch_size=4), seed=1)
+    once = choose(iter([]), FeedOptions(augment=cubic, batch_size=4), seed=1)
     assert (once.on, once.rates) == ("producers", {})
 
 
@@ -281,7 +282,7 @@ def test_without_dali_one_sentence_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['nvidia.dali'] = None\nfrom fastfeed import FeedRunner, "
         "MissingExtra, augment as A\ntry: FeedRunner([b''], batch_size=1, "
-        "augment=A.Augment([A.Flip()]), augment_on='dali-cpu')\nexcept MissingExtra as error: "
+        "augment=A.Augment([A.Flip()], on='dali-cpu'))\nexcept MissingExtra as error: "
         "print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -302,7 +303,7 @@ def test_on_a_gpu_the_same_images() -> None:
             return jpeg(smooth(60 + index, 80, seed=index)), index
 
     with (
-        runner_of(Photos(), augment=spec, augment_on="dali-gpu") as runner,
+        runner_of(Photos(), augment=spec, on="dali-gpu") as runner,
         runner_of(Photos(), augment=spec) as cpu,
     ):
         for (images, _), (others, _) in zip(runner, cpu, strict=True):

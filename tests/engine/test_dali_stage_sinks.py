@@ -4,6 +4,7 @@ host."""
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from tests.helpers.streams import LIMIT_S
 
 COUNT = 10
 FILES = [png(noise(9 + n % 3, 8 + n % 4, seed=n)) for n in range(COUNT)]
-SPEC = A.Augment([A.Decode(), A.Crop(6), A.Normalize(9.0, 2.0)])
+SPEC = A.Augment([A.Decode(), A.Crop(6), A.Normalize(9.0, 2.0)], on="dali-cpu")
 
 
 class Pictures:
@@ -39,14 +40,13 @@ def runner_of(*, source: Any = None, **options: Any) -> FeedRunner:
         "batch_size": 5,
         "seed": 5,
         "augment": SPEC,
-        "augment_on": "dali-cpu",
         "stall_timeout_s": LIMIT_S,
     }
     return FeedRunner(source or Pictures(), **{**given, **options})
 
 
 def expected() -> np.ndarray[Any, Any]:
-    with runner_of(augment_on="producers") as runner:
+    with runner_of(augment=replace(SPEC, on="producers")) as runner:
         return np.concatenate([images.copy() for images, _ in runner])
 
 

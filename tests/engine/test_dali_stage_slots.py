@@ -32,11 +32,9 @@ class Numbered:
 
 @pytest.fixture
 def runner() -> Iterator[FeedRunner]:
-    spec = A.Augment([A.Flip(0.0)])
+    spec = A.Augment([A.Flip(0.0)], on="dali-cpu")
     options = {"processes": 1, "memory": "1MB", "stall_timeout_s": LIMIT_S}
-    with FeedRunner(
-        Numbered(), batch_size=SIZE, augment=spec, augment_on="dali-cpu", **options
-    ) as runner:
+    with FeedRunner(Numbered(), batch_size=SIZE, augment=spec, **options) as runner:
         yield runner
 
 

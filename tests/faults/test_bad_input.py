@@ -234,7 +234,7 @@ def test_a_finite_callable_under_several_threads(used: Any) -> None:
         "the data would be delivered several times",
         "`worker`",
         "transform=",
-        "repeat_per_producer=True",
+        "take `worker` and not use it",
     )
     refused(OptionError, *said, by=looped(lambda: chunks(40, 4), threads=3))
 

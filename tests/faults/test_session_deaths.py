@@ -63,11 +63,11 @@ def test_ctrl_c_during_a_run(script: Start) -> None:
         """
         import tensorflow as tf
         tf1 = tf.compat.v1
-        def slow():
+        def slow(worker):
             yield np.zeros(4)
             time.sleep(100)
         with tf.Graph().as_default():
-            runner = FeedRunner(slow, processes=2, shuffle=False, repeat_per_producer=True)
+            runner = FeedRunner(slow, processes=2, shuffle=False)
             inputs = runner.get_inputs()
             with tf1.Session() as sess:
                 runner.start(sess)

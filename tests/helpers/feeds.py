@@ -65,6 +65,11 @@ class Broken(Exception):
     """Raised by the producers of these tests."""
 
 
+def copies(make: Callable[[], Any]) -> Callable[[Worker], Any]:
+    """A callable that gives each producer the full copy that `make` returns."""
+    return lambda worker: make()
+
+
 def broken_after(count: int, size: int = 4) -> Callable[[], Iterator[Any]]:
     """A stream that raises instead of its batch number `count`."""
 

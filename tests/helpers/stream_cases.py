@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fastfeed import Shuffle
+from fastfeed import Shard, Shuffle
 from tests.helpers.streams import (
     BY_INDEX,
     CALLABLES,
@@ -61,10 +61,8 @@ def _cuts(draw: st.DrawFn, kind: str, total: int) -> dict[str, Any]:
         pads = kind in BY_INDEX and draw(st.booleans())
         # a sampler leaves half of the records out: no rank may be left without one
         if pads or (kind == "indexable" and total >= 2 * world):
-            found |= {
-                "shard": (draw(st.integers(0, world - 1)), world),
-                "remainder": "pad" if pads else "drop",
-            }
+            rank = draw(st.integers(0, world - 1))
+            found["shard"] = Shard(rank, world, "pad" if pads else "drop")
     return found
 
 

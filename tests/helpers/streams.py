@@ -65,9 +65,9 @@ def sharing(total: int, size: int) -> Callable[[Worker], Iterator[Any]]:
     return lambda worker: own(worker, total, size)
 
 
-def copying(total: int, size: int) -> Callable[[], Iterator[Any]]:
-    """A callable without `worker`; its records have no epoch."""
-    return lambda: own(Worker(0, 1, 0, 0), total, size)
+def copying(total: int, size: int) -> Callable[[Worker], Iterator[Any]]:
+    """A callable that gives each producer a full copy; its records have no epoch."""
+    return lambda worker: own(Worker(0, 1, 0, 0), total, size)
 
 
 def singles(total: int) -> Callable[[Worker], Iterator[Any]]:
@@ -98,7 +98,7 @@ KINDS: dict[str, Callable[[int, int], tuple[Any, dict[str, Any]]]] = {
     "skipping": lambda total, size: (skipping(total, size), {}),
     "singles": lambda total, size: (singles(total), {"records": True, "batch_size": size}),
     "sharing": lambda total, size: (sharing(total, size), {}),
-    "copying": lambda total, size: (copying(total, size), {"repeat_per_producer": True}),
+    "copying": lambda total, size: (copying(total, size), {}),
 }
 BY_INDEX = ("indexable", "sequence", "mix")
 CALLABLES = ("skipping", "singles", "sharing", "copying")

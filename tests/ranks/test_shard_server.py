@@ -253,7 +253,6 @@ class TestBadInput:
             (iter([1]), {}, "requires an indexable source"),
             (lambda: iter([1]), {}, "requires an indexable source"),
             (range(4), {"shuffle": Shuffle()}, "shuffle=True"),
-            (range(4), {"remainder": "drop"}, "remainder"),
             (range(4), {"shard": "stealing://host"}, "address of a ShardServer"),
             (range(4), {"shard": "http://host:1/x"}, "address of a ShardServer"),
             (range(4), {"shard": "stealing://host:x/x"}, "address of a ShardServer"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, OptionError, Shuffle, Worker
+from fastfeed import FeedRunner, OptionError, Shard, Shuffle, Worker
 from fastfeed.errors import FeedError
 from fastfeed.ranks import ShardServer
 from tests.helpers.feeds import Readable
@@ -79,8 +79,7 @@ def test_a_damaged_state_is_refused_or_usable(kind: str) -> None:
 def test_damaged_states_of_several_ranks_are_refused_or_usable() -> None:
     def job(rank: int, world: int) -> FeedRunner:
         options: Any = {"batch_size": 4, "shuffle": True, "order": "any", "epochs": 2, "seed": 5}
-        options["remainder"] = "drop"
-        return FeedRunner(range(LENGTH), shard=(rank, world), **options)
+        return FeedRunner(range(LENGTH), shard=Shard(rank, world, "drop"), **options)
 
     states = [state_of(job(rank, 2), 2) for rank in range(2)]
     with job(0, 4).restore(states) as third:

@@ -49,7 +49,7 @@ def test_the_notebook_shows_figures_and_escapes() -> None:
 
 
 def test_counters_before_the_start_are_zero_and_can_be_subtracted() -> None:
-    with FeedRunner(few, threads=3, repeat_per_producer=True) as runner:
+    with FeedRunner(lambda worker: few(), threads=3) as runner:
         before = runner.snapshot()
         assert (before.elapsed_s, before.consumed.batches, before.depth) == (0.0, 0, 0)
         assert len(list(runner)) == 15

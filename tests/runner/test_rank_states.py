@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner, OptionError
+from fastfeed import FeedRunner, OptionError, Shard
 from fastfeed.samplers import Pairs
 
 LENGTH = 24
@@ -24,7 +24,8 @@ def job(world: int, state: Any = None, **options: Any) -> list[FeedRunner]:
     given = {"batch_size": 2, "order": "any", "seed": 3, "epochs": 2, "remainder": "drop"}
     runners = []
     for rank in range(world):
-        own = {**given, "shard": (rank, world), **options}
+        own = {**given, **options}
+        own["shard"] = Shard(rank, world, own.pop("remainder"))
         source = own.pop("source", range(LENGTH))
         runners.append(FeedRunner(source, **own))
         if state is not None:
@@ -155,7 +156,7 @@ class TestRefusals:
 
     def test_a_rest_that_cannot_be_divided(self) -> None:
         _, states = consume(job(2), 1)
-        with pytest.raises(OptionError, match='set remainder="drop"'):
+        with pytest.raises(OptionError, match='remainder="drop"'):
             job(3, states, remainder=None)
         assert len(states) == 2
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner, Shuffle, Worker
+from fastfeed import FeedRunner, Shard, Shuffle, Worker
 from fastfeed.mix import Mix
 from fastfeed.samplers import Balanced, Weighted
 from tests.helpers.feeds import Readable
@@ -100,7 +100,7 @@ def test_a_record_that_is_repeated_draws_anew(repeats: str, mix: tuple[int, int]
     options: dict[str, Any] = {
         "weighted": {"sampler": Weighted([30, *[1] * 29])},
         "balanced": {"sampler": Balanced([0] * 28 + [1] * 2)},
-        "pad": {"shard": (3, 4), "remainder": "pad"},
+        "pad": {"shard": Shard(3, 4, "pad")},
         "own": {"sampler": Own([3, 3, 4, 3, 5, 5])},
     }.get(repeats, {})
     found = rows(source, mix, 2, transform=told, batch_size=4, **options)

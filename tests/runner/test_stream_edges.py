@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, OptionError, Shuffle, StateError, Worker
+from fastfeed import FeedRunner, OptionError, Shard, Shuffle, StateError, Worker
 from fastfeed.core.order import Recipe, order_of
 from fastfeed.mix import Mix
 from fastfeed.samplers import Balanced, Weighted
@@ -66,7 +66,7 @@ def first_batch(
     [
         (Huge(), {"shuffle": True}),
         (Huge(), {}),
-        (Huge(), {"shuffle": True, "shard": (6, 7), "remainder": "pad"}),
+        (Huge(), {"shuffle": True, "shard": Shard(6, 7, "pad")}),
         (Huge(), {"shuffle": True, "threads": 3}),
         (Mix([(Huge(), 3), (Huge(), 1)]), {"shuffle": True}),
     ],

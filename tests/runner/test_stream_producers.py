@@ -150,11 +150,11 @@ def test_each_stream_has_the_draws_of_its_own(
 def test_as_many_copies_are_delivered_as_at_first(
     mix: tuple[int, int], total: int, threads: int, cut: int
 ) -> None:
-    def copy() -> Iterator[np.ndarray]:
+    def copy(worker: Worker) -> Iterator[np.ndarray]:
         return (np.array([[n]]) for n in range(total))
 
     cut = min(cut, threads * total - 1)
-    found = resumed(copy, [(0, threads), mix], [cut], epochs=1, repeat_per_producer=True)
+    found = resumed(copy, [(0, threads), mix], [cut], epochs=1)
     assert Counter(n for (n,) in found) == Counter(dict.fromkeys(range(total), threads))
 
 

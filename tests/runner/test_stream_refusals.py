@@ -16,6 +16,7 @@ from fastfeed import (
     FeedWarning,
     OptionError,
     ProducerError,
+    Shard,
     Shuffle,
     StateError,
     Worker,
@@ -51,7 +52,7 @@ def refused(source: Any, **options: Any) -> str:
     ],
 )
 def test_a_shard_that_does_not_exist(shard: Any, says: str) -> None:
-    message = refused(range(10), shard=shard, remainder="drop")
+    message = refused(range(10), shard=shard)
     assert says in message and "shard" in message and f"got {shard!r}" in message
 
 
@@ -59,14 +60,11 @@ def test_records_that_cannot_be_divided() -> None:
     assert all(
         word in refused(range(10), shard=(0, 3)) for word in ('remainder="drop"', 'remainder="pad"')
     )
-    assert "use fewer ranks" in refused(range(2), shard=(0, 3), remainder="drop")
-    assert "got 'keep'" in refused(range(10), shard=(0, 3), remainder="keep")
+    assert "use fewer ranks" in refused(range(2), shard=Shard(0, 3, "drop"))
     assert 'remainder="drop"' in refused(Readable(lambda: chunks(10, 2)), shard=(0, 3))
-    assert 'remainder="drop"' in refused(
-        Readable(lambda: chunks(10, 2)), shard=(0, 3), remainder="pad"
-    )
+    assert 'remainder="drop"' in refused(Readable(lambda: chunks(10, 2)), shard=Shard(0, 3, "pad"))
     assert "`worker`" in refused(lambda: chunks(10, 2), shard=(0, 3))
-    with FeedRunner(range(2), batch_size=1, shard=(2, 3), remainder="pad") as runner:
+    with FeedRunner(range(2), batch_size=1, shard=Shard(2, 3, "pad")) as runner:
         assert [batch.tolist() for batch in runner] == [[0]], (
             "a world that is larger than the data can be padded"
         )
@@ -186,7 +184,7 @@ def test_a_sampler_that_goes_wrong_later(mix: tuple[int, int]) -> None:
 
 
 def test_a_batch_that_never_fills() -> None:
-    for source, options in ((range(10), {}), (range(40), {"shard": (1, 4), "remainder": "drop"})):
+    for source, options in ((range(10), {}), (range(40), {"shard": Shard(1, 4, "drop")})):
         message = refused(source, batch_size=11, last_batch="drop", **options)
         assert "can never be filled" in message and "10 records" in message
         assert ("shard" in message) is bool(options)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner, OptionError, Shuffle, Worker
+from fastfeed import FeedRunner, OptionError, Shard, Shuffle, Worker
 from tests.helpers.feeds import Readable
 from tests.helpers.streams import (
     LIMIT_S,
@@ -33,9 +33,10 @@ def ranks(
 ) -> list[list[Rows]]:
     """Return the batches of each rank, one list for each of two epochs. With `make`, `source` is a
     function that makes one for each rank."""
-    found = []
+    found, remainder = [], options.pop("remainder", None)
     for rank, mix in enumerate(mixes):
-        own = {"seed": SEED, "stall_timeout_s": LIMIT_S, "shard": (rank, len(mixes)), **options}
+        shard = Shard(rank, len(mixes), remainder)
+        own = {"seed": SEED, "stall_timeout_s": LIMIT_S, "shard": shard, **options}
         with FeedRunner(
             source() if make else source, processes=mix[0], threads=mix[1], **own
         ) as runner:
@@ -130,7 +131,7 @@ def test_a_rank_goes_on_with_its_share(total: int, size: int, cut: int, shuffle:
     """The remainder that a shuffle leaves out differs in each epoch."""
     for rank in range(3):
         case = Stream(
-            "indexable", total, size, {"shard": (rank, 3), "remainder": "drop", "shuffle": shuffle}
+            "indexable", total, size, {"shard": Shard(rank, 3, "drop"), "shuffle": shuffle}
         )
         whole = play(case, (0, 1), cut + 6)[0]
         first, state = play(case, (0, 2), cut)

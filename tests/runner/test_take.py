@@ -81,7 +81,7 @@ def test_what_is_kept_beyond_the_block_never_changes(mix: tuple[int, int]) -> No
     source."""
     for source, ways in ((nested, NESTED), (bare, BARE)):
         kept: dict[str, tuple[float, Any]] = {}
-        with runner_of(source, mix, repeat_per_producer=True, memory=mix[0] * 24 * 4096) as runner:
+        with runner_of(source, mix, memory=mix[0] * 24 * 4096) as runner:
             for way, keep in ways.items():
                 with runner.take() as batch:
                     number = max(values(batch))
@@ -113,7 +113,7 @@ def test_it_delivers_what_a_loop_delivers(mix: tuple[int, int]) -> None:
 @pytest.mark.parametrize("source", [nested, bare])
 def test_the_slot_is_free_where_the_block_ends(mix: tuple[int, int], source: Any) -> None:
     """The name of the block may still be bound."""
-    with runner_of(source, mix, repeat_per_producer=True) as runner:
+    with runner_of(source, mix) as runner:
         for _ in range(3):
             with runner.take() as batch:
                 assert runner.snapshot().slots.lent == 1
@@ -126,7 +126,7 @@ def test_the_slot_is_free_where_the_block_ends(mix: tuple[int, int], source: Any
 
 @in_processes
 def test_many_blocks_need_no_copies(mix: tuple[int, int]) -> None:
-    with runner_of(nested, mix, repeat_per_producer=True, memory=mix[0] * 24 * 4096) as runner:
+    with runner_of(nested, mix, memory=mix[0] * 24 * 4096) as runner:
         for _ in range(150 * producers(mix)):
             with runner.take() as batch:
                 assert batch["y"][0].shape == (4,)
@@ -147,7 +147,7 @@ def test_it_raises_what_a_loop_raises(mix: tuple[int, int]) -> None:
 
 @in_processes
 def test_a_batch_that_is_left_twice_gives_back_once(mix: tuple[int, int]) -> None:
-    with runner_of(nested, mix, repeat_per_producer=True, memory=mix[0] * 24 * 4096) as runner:
+    with runner_of(nested, mix, memory=mix[0] * 24 * 4096) as runner:
         lease = runner.take()
         with lease:
             pass

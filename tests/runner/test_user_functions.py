@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner, OptionError, ProducerError, SpecError, Worker
+from fastfeed import FeedRunner, OptionError, Pad, ProducerError, Shard, SpecError, Worker
 from tests.helpers.streams import LIMIT_S
 
 EXECUTORS = [(1, 0), (3, 0), (1, 2), (2, 2)]
@@ -144,8 +144,8 @@ def test_an_error_of_a_batch_transform_names_the_batch() -> None:
         ({"filter": 3}, "filter must be a function of one item"),
         ({"collate": "x"}, "collate must be a function of a list of records"),
         ({"batch_transform": 1}, "batch_transform must be a function of one batch"),
-        ({"filter": odd, "shard": (0, 2), "remainder": "drop"}, "sampler=indices"),
-        ({"collate": with_length, "pad": True, "lengths": True}, "collate= replaces"),
+        ({"filter": odd, "shard": Shard(0, 2, "drop")}, "sampler=indices"),
+        ({"collate": with_length, "pad": Pad(lengths=True)}, "collate= replaces"),
         ({"collate": with_length, "records": False}, "records=True and batch_size="),
     ],
 )

@@ -49,7 +49,7 @@ def main():
     if args.variant == "fixed":
         from fastfeed import FeedRunner
 
-        with FeedRunner(scans, processes=2, repeat_per_producer=True) as runner:
+        with FeedRunner(lambda worker: scans(), processes=2) as runner:
             stream = iter(runner)
             loop(lambda: next(stream))
     clock.report()

@@ -25,6 +25,7 @@ from tests.helpers.feeds import (
     Broken,
     broken_after,
     chunks,
+    copies,
     ids_of,
     shared_out,
 )
@@ -87,8 +88,8 @@ def test_while_a_run_waits(shuffle: Any) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_after_many_batches(shuffle: Any, threads: int) -> None:
     """The error is never OutOfRangeError, which a training loop takes for the regular end."""
-    source = broken_after(10)
-    options = {"threads": threads, "shuffle": shuffle, "repeat_per_producer": True}
+    source = copies(broken_after(10))
+    options = {"threads": threads, "shuffle": shuffle}
     with (
         session(FeedRunner(source, **options)) as (sess, inputs),
         pytest.raises(ProducerError) as caught,

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, SpecError, StateError
+from fastfeed import (
+    FeedRunner,
+    FeedStopped,
+    OptionError,
+    ProducerError,
+    Shard,
+    SpecError,
+    StateError,
+)
 from tests.helpers.labelled import (
     Mixed,
     Pair,
@@ -76,7 +84,7 @@ class TestSpec:
             ({}, 3),
             ({"last_batch": "drop"}, 2),
             ({"epochs": 3}, 9),
-            ({"shard": (1, 2), "remainder": "drop"}, 2),
+            ({"shard": Shard(1, 2, "drop")}, 2),
         ],
     )
     def test_cardinality(self, options: Any, batches: int) -> None:

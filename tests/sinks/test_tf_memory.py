@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, SpecError, StateError
+from fastfeed import FeedRunner, FeedStopped, OptionError, Pad, ProducerError, SpecError, StateError
 from tests.helpers.labelled import (
     Ragged,
     Records,
@@ -200,7 +200,7 @@ class TestRagged:
             assert batch["text"].numpy().tolist() == [[0, 7], [0, 1]]
 
     def test_lengths_for_a_loop(self) -> None:
-        with FeedRunner(Ragged(2), batch_size=2, pad=True, lengths=True) as runner:
+        with FeedRunner(Ragged(2), batch_size=2, pad=Pad(lengths=True)) as runner:
             ((batch, lengths),) = runner
         assert lengths["image"].tolist() == [[1, 6, 2], [2, 5, 2]] and lengths["text"].tolist() == [
             [1],
@@ -209,15 +209,13 @@ class TestRagged:
         assert lengths["n"].shape == (2, 0) and batch["image"].shape == (2, 2, 6, 2)
 
     def test_without_padding(self) -> None:
-        with pytest.raises(OptionError, match="requires pad=:"):
-            FeedRunner(Ragged(2), batch_size=2, lengths=True)
         with (
             FeedRunner(Ragged(2), batch_size=2) as runner,
             pytest.raises(OptionError, match="must be single records"),
         ):
             runner.dataset(ragged=True)
         with pytest.raises(OptionError, match="must be single records"):
-            FeedRunner(lambda: iter([np.zeros((2, 2))]), pad=True, lengths=True)
+            FeedRunner(lambda: iter([np.zeros((2, 2))]), pad=Pad(lengths=True))
 
     def test_dimensions_that_the_first_batch_does_not_show(self) -> None:
         """The second record is wider than the first batch, in an axis that did not vary there."""

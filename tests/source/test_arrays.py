@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner, OptionError
+from fastfeed import FeedRunner, OptionError, Shard
 from tests.helpers.streams import LIMIT_S
 
 LENGTH = 50
@@ -105,7 +105,7 @@ def test_shards_and_a_resumed_run_lose_nothing(
     source = (X[:length], Y[:length])
     seen: list[int] = []
     for rank in range(world):
-        options = {"shard": (rank, world), "remainder": "pad", "shuffle": True, "seed": seed}
+        options = {"shard": Shard(rank, world, "pad"), "shuffle": True, "seed": seed}
         with feed(source, batch_size=size, **options) as runner:
             seen += next(iter(runner))[1].tolist()
             state = runner.state()

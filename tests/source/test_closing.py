@@ -6,6 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, FeedStopped, ProducerError, Worker
-from tests.helpers.feeds import Readable
+from tests.helpers.feeds import Readable, copies
 from tests.helpers.streams import LIMIT_S
 
 MIXES = [(0, 1), (0, 2), (1, 1), (2, 1)]
@@ -72,9 +73,8 @@ def test_an_iterator_is_closed_once(
     }
     for end, (options, closed) in ends.items():
         file = tmp_path / end
-        source = (lambda file=file: make(file)) if not shared else Readable(lambda: make(file))  # noqa: B023
-        if not shared:
-            options = {**options, "repeat_per_producer": True}
+        opened = partial(make, file)
+        source = Readable(opened) if shared else copies(opened)
         with runner_of(source, mix, **options) as runner:
             batches = iter(runner)
             try:
@@ -102,10 +102,9 @@ def test_an_error_of_closing_is_said(
     def make() -> Iterator[Any]:
         return generated(tmp_path / "closed", fails=True)
 
-    options: dict[str, Any] = {} if shared else {"repeat_per_producer": True}
     with (
         caplog.at_level(logging.ERROR, "fastfeed"),
-        runner_of(Readable(make) if shared else make, mix, **options) as runner,
+        runner_of(Readable(make) if shared else copies(make), mix) as runner,
     ):
         next(iter(runner))
     assert "not closed well" in caplog.text

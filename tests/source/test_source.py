@@ -234,10 +234,10 @@ def test_a_generator_is_closed_when_the_producer_ends_early() -> None:
 def test_a_finite_callable_under_several_producers_names_three_ways_out() -> None:
     source = source_from(lambda: iter([1]), FeedOptions(threads=2))
     with pytest.raises(
-        OptionError, match=r"2 producers.*`worker`.*transform=.*repeat_per_producer=True"
+        OptionError, match=r"2 producers.*`worker`.*transform=.*take `worker` and not use it"
     ):
         list(source.open(worker(0, 2)))
-    allowed = source_from(lambda: iter([1]), FeedOptions(threads=2, repeat_per_producer=True))
+    allowed = source_from(lambda worker: iter([1]), FeedOptions(threads=2))
     assert [pairs(allowed.open(worker(i, 2))) for i in (0, 1)] == [[(None, 1)]] * 2
 
 

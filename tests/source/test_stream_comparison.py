@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, OptionError
 from fastfeed.source.stream_comparison import StreamComparison, digest_of, is_compared
+from tests.helpers.feeds import copies
 from tests.helpers.streams import LIMIT_S
 
 MIXES = [(3, 0), (1, 2), (2, 2)]
@@ -145,9 +146,9 @@ def test_a_slow_source_gives_its_first_batch(threads: int, processes: int) -> No
 @in_each
 @pytest.mark.parametrize("source", [finite, endless])
 def test_a_copy_for_each_producer_is_allowed(threads: int, processes: int, source: Any) -> None:
-    options: Any = {"threads": threads, "processes": processes, "repeat_per_producer": True}
+    options: Any = {"threads": threads, "processes": processes}
     count = 1000 * threads * max(1, processes)
-    found, error = taken(source, count, **options)
+    found, error = taken(copies(source), count, **options)
     assert error is None and len(found) == 4 * count
 
 

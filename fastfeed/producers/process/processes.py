@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from fastfeed.core.batch import BatchSpec
@@ -203,7 +202,7 @@ class ProcessProducers:
         with self._lock:
             if self._stopped:
                 return []
-            self._options = replace(self._options, processes=processes, producers=remote or None)
+            self._options = self._options.with_workers(processes, remote)
             handles = self._new_workers()
             sizes = [handle.reader.slot_nbytes for handle in self._group.handles.values()]
             if self._dispatcher is not None and any(sizes):

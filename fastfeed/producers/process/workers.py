@@ -218,7 +218,7 @@ class WorkerGroup:
             epochs=len(self._plan.epochs),
             skip=skip,
             dispatched=self._dispatched,
-            rank=(options.own_shard or (0, 1))[0],
+            rank=options.place[0],
             allowed=NO_NEED if self._dispatched else self.allowed,
             budget=share.budget,
             wanted=share.wanted,

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from fastfeed.errors import OptionError, required
-from fastfeed.options import FeedOptions
+from fastfeed.options import FeedOptions, Remote
 from fastfeed.options.option_values import OWN_CLUSTERS, parse_address
 from fastfeed.producers.remote.ray_actor import ActorPlace, RayActor
 
@@ -118,8 +118,8 @@ class RayCluster:
         nodes = self.nodes()
         if not any(node.cpus >= cpus for node in nodes):
             raise OptionError(
-                f"cpus_per_producer={cpus:g}: no node of the cluster has so many; "
-                f"{describe_nodes(nodes)}. Lower cpus_per_producer=, or add a larger node"
+                f"Remote(..., cpus={cpus:g}): no node of the cluster has so many; "
+                f"{describe_nodes(nodes)}. Lower cpus=, or add a larger node"
             )
 
     def put(self, value: Any) -> Any:
@@ -142,7 +142,9 @@ class RayCluster:
         namespace = str(self.ray.get_runtime_context().namespace)
         if ANONYMOUS.fullmatch(namespace):
             return ""
-        return f"{namespace}-{options.remote_producers}x{options.cpus_per_producer:g}"
+        remote = options.remote
+        assert isinstance(remote, Remote)
+        return f"{namespace}-{remote.producers}x{remote.cpus:g}"
 
     def _connect(self) -> None:
         start = time.perf_counter()

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fastfeed.options import FeedOptions
+from fastfeed.options import FeedOptions, Remote
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.ship import Shipment
 from fastfeed.producers.process.supervisor import ServingThread, WorkerEvents
@@ -160,7 +160,8 @@ class RemoteFleet(ServingThread):
 
     def __init__(self, options: FeedOptions, events: WorkerEvents) -> None:
         super().__init__("fastfeed-fleet")
-        self._options = options
+        assert isinstance(options.remote, Remote)
+        self._options, self._remote = options, options.remote
         self._events = events
         self._alive: list[RemoteProcess] = []
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
@@ -175,9 +176,8 @@ class RemoteFleet(ServingThread):
     def connect(self) -> None:
         """Connect to the cluster. Raise OptionError if there is none, or no node that is large
         enough."""
-        assert self._options.remote is not None
-        self._cluster = RayCluster(self._options.remote)
-        self._cluster.refuse_too_small(self._options.cpus_per_producer)
+        self._cluster = RayCluster(self._remote.address)
+        self._cluster.refuse_too_small(self._remote.cpus)
         self._store_nbytes = min(
             self._options.memory_nbytes, int(STORE_SHARE * self._cluster.store_nbytes())
         )
@@ -208,7 +208,7 @@ class RemoteFleet(ServingThread):
         assert self._cluster is not None
         waiting = list(groups)
         workers = self._options.processes + len(self._alive) + len(waiting)
-        cpus, job = self._options.cpus_per_producer, self._cluster.job_of(self._options)
+        cpus, job = self._remote.cpus, self._cluster.job_of(self._options)
         nodes = self._choose(len(waiting)) if waiting else []
         for handles, node in zip(waiting, nodes, strict=True):
             shipments = [self._put(handle.channels.shipment) for handle in handles]
@@ -229,7 +229,7 @@ class RemoteFleet(ServingThread):
             since_s = time.perf_counter() - SHUN_S
             shunned = {node for node, lost_s in self._lost_at_s.items() if lost_s > since_s}
             known = [node for node in self._cluster.nodes() if node.node_id not in shunned]
-            nodes = place(known, count, cpus=self._options.cpus_per_producer)
+            nodes = place(known, count, cpus=self._remote.cpus)
             silent = {node for node in nodes if node and not self._cluster.answers(node)}
             if not silent:
                 return nodes
@@ -317,9 +317,9 @@ class RemoteFleet(ServingThread):
         self._reported = True
         LOG.warning(
             "%d of %d remote producers wait for a node: each needs %g CPUs, and %s. Lower "
-            "producers= or cpus_per_producer=, or add nodes",
+            "producers or cpus of Remote(...), or add nodes",
             unplaced,
             len(self._alive),
-            self._options.cpus_per_producer,
+            self._remote.cpus,
             describe_nodes(self._cluster.nodes()),
         )

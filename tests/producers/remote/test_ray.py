@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from fastfeed import FeedRunner, MissingExtra, Worker
+from fastfeed import FeedRunner, MissingExtra, Remote, Worker
 from fastfeed.errors import OptionError, ProducerFailed
 from fastfeed.producers.remote import ray_actor
 from fastfeed.producers.remote.cluster import RayCluster
@@ -28,8 +28,7 @@ LIMIT_S = 60.0
 
 
 def remote(source: Any, **more: Any) -> FeedRunner:
-    options = {"remote": "auto", "producers": 2, "cpus_per_producer": 0.5} | more
-    return FeedRunner(source, **options)
+    return FeedRunner(source, **{"remote": Remote("auto", 2, cpus=0.5), **more})
 
 
 def pids(runner: FeedRunner) -> list[int]:
@@ -145,8 +144,8 @@ def test_ranks_share_their_producers_and_a_slow_one_holds_none_up(ray: Any) -> N
 
 
 def test_a_producer_that_fits_nowhere_is_refused_with_what_is_free(ray: Any) -> None:
-    runner = remote(RECORDS, batch_size=2, cpus_per_producer=64)
-    with runner, pytest.raises(OptionError, match=r"cpus_per_producer=64.*of 6 CPUs on"):
+    runner = remote(RECORDS, batch_size=2, remote=Remote("auto", 2, cpus=64))
+    with runner, pytest.raises(OptionError, match=r"cpus=64.*of 6 CPUs on"):
         next(iter(runner))
 
 
@@ -181,12 +180,12 @@ ENDLESS = """
 import time
 import numpy as np
 import ray
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, Remote
 ray.init(address="local", num_cpus=2, object_store_memory=10**8, include_dashboard=False)
 def numbers(worker):
     while True:
         yield np.zeros((1, 1000))
-runner = FeedRunner(numbers, remote="local", producers=2)
+runner = FeedRunner(numbers, remote=Remote("local", 2))
 for number, _ in enumerate(runner):
     workers = [w.pid for w in runner.status().workers if w.pid]
     if number > 100 and len(workers) == 2:

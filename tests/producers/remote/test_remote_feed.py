@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastfeed
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, Pad, Remote
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, OptionError, ProducerDied, ProducerFailed, StateError
 from fastfeed.producers.remote import fleet
@@ -42,7 +42,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def remote(source: Any, mix: tuple[int, int] = (0, 3), **more: Any) -> FeedRunner:
-    return FeedRunner(source, processes=mix[0], remote="local", producers=mix[1], **more)
+    return FeedRunner(source, processes=mix[0], remote=Remote("local", mix[1]), **more)
 
 
 def drawn(record: Any, worker: Worker) -> Any:
@@ -275,7 +275,7 @@ def test_batches_of_every_form_arrive_unchanged(batch: Any) -> None:
 
     with remote(twice, (0, 1)) as runner:
         got = list(runner)
-    want = list(FeedRunner(lambda: iter([batch, batch]), repeat_per_producer=True))
+    want = list(FeedRunner(lambda: iter([batch, batch])))
     assert len(got) == 2
     np.testing.assert_equal(got, want)
 
@@ -294,7 +294,7 @@ def test_a_producer_may_use_its_memory_again(size: int) -> None:
 
 def test_records_of_varying_length_are_padded_there() -> None:
     records = [np.arange(n % 7 + 1) for n in range(50)]
-    options: dict[str, Any] = {"batch_size": 8, "pad": True, "lengths": True}
+    options: dict[str, Any] = {"batch_size": 8, "pad": Pad(lengths=True)}
     with FeedRunner(records, **options) as here, remote(records, **options) as there:
         np.testing.assert_equal(list(there), list(here))
 
@@ -331,7 +331,7 @@ def test_producers_show_their_node_and_counters() -> None:
     with remote(RECORDS, batch_size=2) as runner:
         list(runner)
         stream = runner._stream
-        assert "remote='local', producers=3" in repr(runner)
+        assert "remote=Remote(address='local', producers=3, cpus=1.0)" in repr(runner)
         assert sum(row.batches for row in runner.snapshot().producers) == 60
     assert stream.feed is not None  # the streams have ended
     producers, workers = stream.feed.status()[3:]
@@ -342,18 +342,16 @@ def test_producers_show_their_node_and_counters() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"remote": "somewhere"}, "ray://host:10001"),
-        ({"remote": 5}, "remote must be"),
-        ({"remote": "ray://host:99999"}, "remote must be"),
-        ({"producers": 3}, "are those of remote="),
-        ({"cpus_per_producer": 2}, "are those of remote="),
-        ({"remote": "local", "producers": 0}, "producers must be an integer >= 1"),
-        ({"remote": "local", "cpus_per_producer": -1}, "cpus_per_producer must be a number"),
-        ({"remote": "local", "cpus_per_producer": 1.5}, "whole"),
-        ({"remote": "local", "threads": 2}, "processes=1"),
+        (lambda: {"remote": "somewhere"}, "ray://host:10001"),
+        (lambda: {"remote": 5}, "remote must be"),
+        (lambda: {"remote": "ray://host:99999"}, "remote must be"),
+        (lambda: {"remote": Remote("local", 0)}, "producers of Remote must be an integer >= 1"),
+        (lambda: {"remote": Remote("local", cpus=-1)}, "cpus of Remote must be a number"),
+        (lambda: {"remote": Remote("local", cpus=1.5)}, "whole"),
+        (lambda: {"remote": "local", "threads": 2}, "processes=1"),
     ],
 )
-def test_options_that_do_not_fit(options: dict[str, Any], text: str) -> None:
+def test_options_that_do_not_fit(options: Any, text: str) -> None:
     with pytest.raises(FeedError, match=text) as caught:
-        FeedRunner(RECORDS, batch_size=2, **options)
+        FeedRunner(RECORDS, batch_size=2, **options())
     assert isinstance(caught.value, OptionError)

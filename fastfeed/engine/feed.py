@@ -20,7 +20,7 @@ from fastfeed.engine.shuffle_stage import ShuffleStage, keep_origins
 from fastfeed.errors import FeedError, FeedStopped, FeedTimeout, OptionError, SpecError, StateError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.inbox import EpochPlan
-from fastfeed.producers.process.shared_workers import SharedWorkers
+from fastfeed.producers.process.supervisor import SharedWorkers
 from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch, Timeout
 from fastfeed.producers.threads import ThreadProducers
 from fastfeed.source import IndexedSource, Source, source_from

@@ -17,6 +17,8 @@ from fastfeed.errors import FeedError, ProducerDied, ProducerError, ProducerFail
 from fastfeed.probes.family import signal_name
 
 MAX_ERROR_NBYTES = 2**20  # of a pickled exception
+CRASHES = [getattr(signal, f"SIG{name}") for name in ("SEGV", "BUS", "ABRT", "ILL", "FPE")]
+ACCIDENTS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "HUP", "INT")]
 MAX_LAST_TEXT = 1900  # characters of an error's text, and of its traceback
 
 
@@ -105,21 +107,16 @@ class WorkerDeath:
     def accidental(self) -> bool:
         """True if the death may be unrelated to what was in flight: a person or a scheduler sent a
         signal."""
-        return (
-            self.signal in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-            and not self.out_of_memory
-        )
+        return self.signal in ACCIDENTS and not self.out_of_memory
 
     def error(self) -> ProducerDied:
         """Return the death as an exception."""
         exit_code = os.WEXITSTATUS(self.status) if self.signal is None else None
-        how = (
-            f"ended with exit code {exit_code}"
-            if exit_code is not None
-            else f"was killed by {signal_name(self.signal or 0)}"
-        )
+        how = f"was killed by {signal_name(self.signal or 0)}"
         if self.reason:
             how = f"was lost {self.reason}"
+        elif exit_code is not None:
+            how = f"ended with exit code {exit_code}"
         return ProducerDied(
             f"worker process {self.worker} (pid {self.pid}) {how}. "
             f"In flight: {' and '.join(self.in_flight) or 'nothing'}.\n{self._advice()} "
@@ -138,13 +135,7 @@ class WorkerDeath:
                 "The kernel's out-of-memory killer was active in this control group: use fewer "
                 "processes=, smaller batches or less memory=, or raise the limit."
             )
-        if self.signal in (
-            signal.SIGSEGV,
-            signal.SIGBUS,
-            signal.SIGABRT,
-            signal.SIGILL,
-            signal.SIGFPE,
-        ):
+        if self.signal in CRASHES:
             return (
                 "Native code crashed: run that item alone in the trainer (processes=0) to see "
                 "where."

@@ -20,7 +20,7 @@ from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe
 from fastfeed.options import FeedOptions, Pad, Shuffle
-from fastfeed.producers.process.shared_workers import SharedWorkers
+from fastfeed.producers.process.supervisor import SharedWorkers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, seed_of, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.rank_states import merged_state

@@ -20,7 +20,7 @@ from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
 from fastfeed.producers.process.main import DESCRIPTORS, WorkerTask
 from fastfeed.producers.process.outlet import RingOutlet
 from fastfeed.producers.process.ship import Shipment
-from fastfeed.producers.process.supervisor import WorkerProcess
+from fastfeed.producers.process.supervisor import spawn
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import MemoryShare
 from fastfeed.ring.memory import Descriptor, Segment
@@ -52,7 +52,7 @@ class Ring:
         stop, self._say_stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         channels = WorkerChannels(Descriptor(tokens), Descriptor(stop), Shipment(os.dup(stop), 0))
         self.handle = WorkerHandle(task, self._released, channels=channels)
-        WorkerProcess([self.handle]).spawn(self, 0)  # type: ignore[arg-type]
+        spawn(self, 0, [self.handle])  # type: ignore[arg-type]
         self._own = [self._tokens, self._say_stop]
         channels.shipment.close()
         given = dict(zip(DESCRIPTORS, self._given, strict=True))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import linecache
 import os
-import re
 import select
 import signal
 import socket
@@ -20,11 +18,11 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import psutil
 
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.position import ONLY_STREAM
 from fastfeed.errors import FeedError, ProducerError
-from fastfeed.probes import procfs
 from fastfeed.producers.failure import decode_error, read_last_words
 from fastfeed.producers.process.main import STACKS_SIGNAL, WorkerTask
 from fastfeed.producers.process.ship import Shipment
@@ -51,41 +49,30 @@ class BorrowAnchor:
 
 
 class BorrowedBatches:
-    """Batches between a relay, which adds them, and the consumer, which takes them.
-
-    The callback of a view that is gone must not be Python code, as in ring/reader.py: it is
-    `deque.append`.
-    """
+    """Batches outside the ring between a relay, which adds them, and the consumer, which takes
+    them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._gone: deque[weakref.ref[BorrowAnchor]] = deque()
-        self._alive: dict[int, weakref.ref[BorrowAnchor]] = {}  # by the identity of the reference
-        self._nbytes = 0  # of those that are alive
-        self._sizes: dict[int, int] = {}
+        self._lent: list[tuple[weakref.ref[BorrowAnchor], int]] = []  # with their bytes
         self._ready: dict[int, Batch] = {}
         self._next = 0
 
     def has_room(self, nbytes: int, limit: int) -> bool:
         """Return True if another batch of `nbytes` would keep all of them within `limit` bytes."""
         with self._lock:
-            while self._gone:
-                key = id(self._gone.popleft())
-                self._nbytes -= self._sizes.pop(key)
-                del self._alive[key]
-            return self._nbytes + nbytes <= limit
+            self._lent = [one for one in self._lent if one[0]() is not None]
+            return sum(n for _, n in self._lent) + nbytes <= limit
 
     def add(self, leaves: Sequence[Array], *, rows: int) -> int:
         """Add a batch of contiguous arrays. Return its number."""
         anchor = BorrowAnchor(leaves)
-        ref = weakref.ref(anchor, self._gone.append)
         views = tuple(_view(leaf, anchor) for leaf in leaves)
         nbytes = sum(leaf.nbytes for leaf in leaves)
         with self._lock:
             number = FIRST_BORROWED + self._next % FIRST_BORROWED
             self._next += 1
-            self._alive[id(ref)], self._sizes[id(ref)] = ref, nbytes
-            self._nbytes += nbytes
+            self._lent.append((weakref.ref(anchor), nbytes))
             self._ready[number] = Batch(views, rows, nbytes)
         return number
 
@@ -334,20 +321,20 @@ class WorkerHandle:
                 f"remote producer {self.task.index} ({self.place or 'not started'}):\n"
                 f"{'  has ended' if self.exited else self._remote_stacks()}"
             )
-        head = (
-            f"worker process {self.task.index} "
-            f"(pid {self.pid or 'not started'}{_state_in_words(self.pid)})"
-        )
-        stacks_file = self.stacks_file
+        head, text = f"worker process {self.task.index} (pid {self.pid or 'not started'}", ""
+        with contextlib.suppress(psutil.Error, ValueError):
+            head += f", {psutil.Process(self.pid or -1).status()}"
+        deadline, stacks_file = time.perf_counter() + STACKS_TIMEOUT_S, self.stacks_file
         if self.exited or stacks_file is CLOSED:
-            return f"{head}: has ended"
-        text, deadline = "", time.perf_counter() + STACKS_TIMEOUT_S
+            return f"{head}): has ended"
         while not text.endswith("\n\n") and time.perf_counter() < deadline:
             before, text = text, os.pread(stacks_file.fd, 2**16, 0).decode(errors="replace")
             if text and text == before:
                 break
             time.sleep(0.002)
-        return f"{head}:\n{_format_frames(text) or '  no answer'}"
+        threads = (thread.split("\n")[1 : MAX_DUMPED_FRAMES + 1] for thread in text.split("\n\n"))
+        lines = [line for thread in threads for line in thread]
+        return "\n".join((f"{head}):", *(lines or ["  no answer"])))
 
     def _receive_news(self) -> bool:
         data, fds = receive(self._news, NEWS.size + SHORT_NBYTES, fds=1)
@@ -371,43 +358,3 @@ def _readable_within(fd: int, timeout_s: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
-
-
-def _state_in_words(pid: int) -> str:
-    """Return the state letter of proc(5) in words, and where the kernel waits, if it can be
-    read."""
-    if not pid:
-        return ""
-    letter = procfs.stat_of(pid).state
-    wchan = procfs.text_of(f"/proc/{pid}/wchan")
-    if not letter:
-        return ", gone"
-    words = {
-        "R": "running",
-        "S": "sleeping",
-        "D": "in uninterruptible sleep",
-        "T": "stopped by a signal",
-        "Z": "ended",
-    }
-    where = f" in {wchan}" if wchan not in ("", "0") else ""
-    return f", {words.get(letter, letter)}{where}"
-
-
-def _format_frames(text: str) -> str:
-    """Format faulthandler's frames, the innermost first, with lines of code: the top frames of each
-    thread."""
-    lines: list[str] = []
-    frames = 0
-    for line in text.splitlines():
-        found = re.match(r'\s+File "(.*)", line (\d+) in (.*)', line)
-        if found is None:
-            frames = 0
-            continue
-        frames += 1
-        if frames <= MAX_DUMPED_FRAMES:
-            code = linecache.getline(found[1], int(found[2])).strip()
-            lines.append(
-                f'  File "{found[1]}", line {found[2]}, in {found[3]}'
-                + (f"\n    {code}" if code else "")
-            )
-    return "\n".join(lines)

@@ -13,18 +13,16 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 from fastfeed.core.batch import BatchSpec
-from fastfeed.core.stats import SlotCounts, StageRow
-from fastfeed.core.status import ProducerStatus, WorkerStatus
+from fastfeed.core.stats import SlotCounts
 from fastfeed.errors import FeedError, OptionError, ProducerError, SpecError, StateError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.inbox import EpochPlan
-from fastfeed.producers.process.dispatch import Dispatcher, read
-from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
-from fastfeed.producers.process.shared_workers import SharedWorkers
-from fastfeed.producers.process.ship import Shipment, pack
-from fastfeed.producers.process.workers import WorkerGroup
-from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer, Timeout
-from fastfeed.producers.threads import stack_of
+from fastfeed.producers.process.handle import CLOSED_CHANNELS, WorkerChannels, WorkerHandle
+from fastfeed.producers.process.ship import pack
+from fastfeed.producers.process.supervisor import SharedWorkers
+from fastfeed.producers.process.work_socket import REPLY, send_message
+from fastfeed.producers.process.workers import Ready, WorkerGroup
+from fastfeed.producers.reorder import ProducedBatch, Timeout
 from fastfeed.ring.memory import CLOSED, Descriptor, notify
 from fastfeed.ring.token import (
     BATCH,
@@ -38,9 +36,8 @@ from fastfeed.ring.token import (
     STREAM,
     Token,
 )
-from fastfeed.source import Source, StreamComparison
+from fastfeed.source import Source
 
-Ready = tuple[WorkerHandle, Token]  # a token, and the worker that sent it
 TOKEN_POLL_MS = 200
 SPIN_S = 5e-5
 
@@ -112,24 +109,7 @@ class TokenReceiver:
         self._spins = time.perf_counter() - start < SPIN_S
 
 
-class StopEvent:
-    """Event for all worker processes: a pipe whose end becomes readable when it is set."""
-
-    def __init__(self) -> None:
-        self.read_end, self._write_end = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
-
-    def set(self) -> None:
-        """Set the event; it may be set repeatedly."""
-        write_end = self._write_end
-        with contextlib.suppress(OSError):  # it is full, or closed
-            os.write(write_end.fd, b"!")  # never read: every worker sees it
-
-    def close(self) -> None:
-        """Close both ends."""
-        self.read_end = self._write_end = CLOSED
-
-
-class ProcessProducers:
+class ProcessProducers(WorkerGroup):
     """Worker processes, each with a ring of its own. All tokens come through one pipe, in the order
     of events. `workers` are the processes: the feed that `leads` starts and ends them, and they
     make the batches of the others, too."""
@@ -143,37 +123,17 @@ class ProcessProducers:
         workers: SharedWorkers,
         leads: bool = True,
     ) -> None:
-        self._source = source
-        self._options = options
-        self._lock = threading.Lock()
-        ordered = source.ordered and options.order == "kept"
-        streams = 1 if source.ordered else options.parallel
-        self._comparison = StreamComparison()
-        suspects = self._comparison.suspects
-        self._reorder = ReorderBuffer[Ready](
-            streams, ordered=ordered, error_limit=options.error_limit, suspects=suspects
-        )
-        self._group = WorkerGroup(source, options, plan=plan)
-        self.copied = 0  # batches that were handed out as copies
-        self._stopped = False
-        self.spec: BatchSpec | None = None
         self._receiver = TokenReceiver()
-        self._stop = StopEvent()
-        self._shipment: Shipment | None = None
-        self._channels: WorkerChannels | None = None
+        super().__init__(source, options, plan=plan, wake=self._receiver.wake)
+        self.copied = 0  # batches that were handed out as copies
+        self.stopped = False
+        self.spec: BatchSpec | None = None
+        # Nobody reads it: once it is set, every worker sees it.
+        self._stop = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._channels = CLOSED_CHANNELS
         self._leads = leads
         self._shared = workers
         workers.add(self)
-        self._dispatcher: Dispatcher | None = None
-        if source.ordered:
-            items = read(source, plan, allowed=lambda: self._group.allowed)
-            self._dispatcher = Dispatcher(
-                items,
-                self._reorder,
-                lock=self._lock,
-                wake=self._receiver.wake,
-                prefetch=options.prefetch,
-            )
 
     def start(self) -> None:
         """Start the workers, if they are this feed's. Raise OptionError for what cannot be sent to
@@ -183,11 +143,9 @@ class ProcessProducers:
 
     def prepare(self) -> Sequence[WorkerHandle]:
         """Pack the source. Return a handle for each process."""
-        self._shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
-        self._channels = WorkerChannels(
-            self._receiver.write_end, self._stop.read_end, self._shipment
-        )
-        handles = self._new_workers()
+        shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
+        self._channels = WorkerChannels(self._receiver.write_end, self._stop, shipment)
+        handles = self._add_workers(self._channels)
         if self._dispatcher is not None:
             self._dispatcher.start()
         return handles
@@ -200,34 +158,27 @@ class ProcessProducers:
     def change_workers(self, processes: int, remote: int) -> Sequence[WorkerHandle]:
         """Retire the workers that are too many. Return a handle for each new one."""
         with self._lock:
-            if self._stopped:
+            if self.stopped:
                 return []
             self._options = self._options.with_workers(processes, remote)
-            handles = self._new_workers()
-            sizes = [handle.reader.slot_nbytes for handle in self._group.handles.values()]
-            if self._dispatcher is not None and any(sizes):
-                self._dispatcher.limit(self._group.adapt_to(max(sizes)))
-        return handles
-
-    def _new_workers(self) -> list[WorkerHandle]:
-        assert self._channels is not None
-        places = self._group.new_places(self._options, self._dispatcher)
-        handles = [self._group.add(n, self._channels, owner=self) for n in places]
-        if self._dispatcher is not None:
-            for handle in handles:
-                self._dispatcher.attach(handle.task.number, handle.work)
+            handles = self._add_workers(self._channels)
+            sizes = [handle.reader.slot_nbytes for handle in self._handles.values()]
+            if any(sizes):
+                self._adapt_to(max(sizes))
         return handles
 
     def close(self) -> None:
         """Drop the packed source: no other worker will unpack it."""
-        if self._shipment is not None:
-            self._shipment.close()
+        self._channels.shipment.close()
 
     def allow(self, epochs: int, *, asked: int) -> None:
         """Allow `epochs` epochs in all to begin; the consumer waits for `asked` of them."""
         with self._lock:
             self._reorder.want(asked)
-            self._group.allow(epochs)
+            further, self._allowed = epochs > self._allowed, max(epochs, self._allowed)
+            if further and self._dispatcher is None:
+                for handle in self._handles.values():
+                    send_message(handle.work, REPLY.pack(b"A", epochs))
         if self._dispatcher is not None:
             self._dispatcher.notify()
 
@@ -238,12 +189,12 @@ class ProcessProducers:
         self._receiver.refuse_copies()
         while True:
             with self._lock:
-                if self._stopped:
+                if self.stopped:
                     return None
-                if len(self._group.released) >= self._group.min_release:
-                    self._group.give_back()
+                if len(self._released) >= self._min_release:
+                    self._give_back()
                 if not reorder.ready or reorder.failure is not None:
-                    self._group.give_back()
+                    self._give_back()
                     self._drain()
                 if reorder.settled():
                     produced = self._open(reorder.pop())
@@ -272,10 +223,10 @@ class ProcessProducers:
         the trainer."""
         if self._receiver.is_copy:
             return
-        self._stopped = True
+        self.stopped = True
         # The failure holds the consumer's frames, and the shared workers hold this object.
         self._reorder.failure = None
-        self._stop.set()
+        notify(self._stop)
         if self._leads:
             self._shared.stop()
         if self._dispatcher is not None:
@@ -288,11 +239,11 @@ class ProcessProducers:
             return True
         deadline = time.perf_counter() + timeout_s
         # Shared workers go on when this feed has come to its end.
-        mine = self._leads and (self._stopped or not self._shared.shared)
+        mine = self._leads and (self.stopped or not self._shared.shared)
         ended = not mine or self._shared.join(timeout_s)
-        if self._dispatcher is not None and (mine or self._stopped):
+        if self._dispatcher is not None and (mine or self.stopped):
             ended = self._dispatcher.join(max(0.0, deadline - time.perf_counter())) and ended
-        if ended and self._stopped and self._lock.acquire(timeout=0.1):
+        if ended and self.stopped and self._lock.acquire(timeout=0.1):
             self._reorder.clear()
             self._lock.release()
             if mine:
@@ -301,10 +252,11 @@ class ProcessProducers:
 
     def release(self) -> None:
         """Drop all descriptors; each is closed when no call uses it any more."""
-        self._channels = None
         self._receiver.close()
-        self._stop.close()
-        self._group.release()
+        self.close()
+        self._channels, self._stop = CLOSED_CHANNELS, CLOSED
+        for handle in self._handles.values():
+            handle.release()
         if self._dispatcher is not None:
             self._dispatcher.release()
 
@@ -314,41 +266,10 @@ class ProcessProducers:
         own = [] if self._dispatcher is None else [self._dispatcher.thread]
         return [*self._shared.threads, *own]
 
-    @property
-    def stopped(self) -> bool:
-        """True once `stop` was called."""
-        return self._stopped
-
-    @property
-    def depth(self) -> tuple[int, int]:
-        """Number of ready batches, and the bytes of their slots."""
-        return self._group.depth()
-
-    @property
-    def aside(self) -> tuple[str, ...]:
-        """Descriptions of the records that repeatedly killed their worker."""
-        return tuple(self._group.aside)
-
-    def rows(self) -> tuple[StageRow, ...]:
-        """Return the counters of each producer."""
-        return self._group.rows()
-
     def audit(self) -> SlotCounts:
         """Return the number of slots in each state."""
         self.tick()
-        return self._group.audit()
-
-    def status(self) -> tuple[list[ProducerStatus], list[WorkerStatus]]:
-        """Return what each producer is doing, and each worker process."""
-        return self._group.status(self._dispatcher)
-
-    def stacks(self) -> str:
-        """Describe what every worker is doing, where the source is read, and which state the slots
-        are in."""
-        own = []
-        if self._dispatcher is not None and self._dispatcher.reading:
-            own = [f"in the trainer, {stack_of(self._dispatcher.thread)}"]
-        return "\n".join([*own, self._group.stacks()])
+        return self._slots()
 
     def _open(self, ready: Ready | ProducedBatch | None) -> ProducedBatch | None:
         if ready is None or isinstance(ready, ProducedBatch):
@@ -359,10 +280,10 @@ class ProcessProducers:
 
     def tick(self) -> None:
         """Return slots that the consumer has released, if it does not come back soon."""
-        idle = self._group.released and not self._receiver.is_copy
+        idle = self._released and not self._receiver.is_copy
         if idle and self._lock.acquire(blocking=False):
             try:
-                self._group.give_back()
+                self._give_back()
             finally:
                 self._lock.release()
 
@@ -373,7 +294,7 @@ class ProcessProducers:
 
     def _drain(self) -> None:
         """Take in all tokens that have arrived. Under the lock, like the methods below."""
-        more = not self._stopped
+        more = not self.stopped
         unread = self._receiver.unread
         while more:
             more = self._receiver.fetch()
@@ -383,7 +304,7 @@ class ProcessProducers:
 
     def _take_in(self, token: Token) -> None:
         kind, thread, slot, key, item, _, _, number = token
-        handle = self._group.handles.get(number)
+        handle = self._handles.get(number)
         if handle is None:
             return
         if kind in (BATCH, HOLE):
@@ -419,9 +340,7 @@ class ProcessProducers:
             self._reorder.fail(ProducerError(text), None)
             return False
         self._check_spec(handle)
-        ready = self._group.adapt_to(max(1, handle.reader.slot_nbytes))
-        if self._dispatcher is not None:
-            self._dispatcher.limit(ready)
+        self._adapt_to(max(1, handle.reader.slot_nbytes))
         return True
 
     def _compare(self, handle: WorkerHandle, stream: int, *, item: int, digest: int) -> None:
@@ -469,11 +388,11 @@ class ProcessProducers:
 
     def busy(self, handle: WorkerHandle) -> bool:
         """Return True if a worker works for this feed."""
-        return not self._stopped and self._group.busy(handle, self._dispatcher)
+        return not self.stopped and self._is_busy(handle)
 
     def exited(self, handle: WorkerHandle, status: int, *, beside: bool) -> WorkerHandle | None:
         """Handle the end of a worker. Return its successor, or None."""
-        if self._stopped:  # a signal handler that calls stop() may hold the lock
+        if self.stopped:  # a signal handler that calls stop() may hold the lock
             handle.exit()
             return None
         with self._lock:
@@ -484,12 +403,10 @@ class ProcessProducers:
             if not expected and handle.page.last_words:  # it could not send them
                 self._reorder.fail(handle.last_error(), None)
             elif not expected:
-                successor = self._group.replace(
-                    handle, status, reorder=self._reorder, dispatcher=dispatcher, beside=beside
-                )
+                successor = self._replace(handle, status, beside=beside)
             if successor is None and dispatcher is not None:
                 if expected and dispatcher.is_retired(handle.task.number):
-                    self._group.leave(handle)
+                    self._leave(handle)
                 dispatcher.detach(handle.task.number)
         self._receiver.wake()
         return successor

@@ -1,4 +1,4 @@
-"""Thread that starts workers, handles their end, and makes sure that none outlives the feed."""
+"""The worker processes of a runner: what starts and ends them, and the feeds that share them."""
 
 from __future__ import annotations
 
@@ -10,58 +10,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastfeed.producers.process.forkserver import ForkServer, WorkerEvent
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.ring.memory import CLOSED, Descriptor, notify
 
+if TYPE_CHECKING:
+    from fastfeed.producers.process.processes import ProcessProducers
+
+Group = Sequence[WorkerHandle]  # of one process: a handle for each feed that shares it
 # Time that a producer's own code has to return after a stop; then its process is killed.
 EXIT_GRACE_S = 0.5
 MAX_OVERDUE_S = 0.3
 EXIT_POLL_MS = 200
-
-
-class WorkerProcess:
-    """A process and its handles, which start and end together."""
-
-    def __init__(self, handles: Sequence[WorkerHandle]) -> None:
-        self.handles = handles
-        for handle in handles:
-            handle.share_stacks_file(handles[0])
-
-    def spawn(self, server: ForkServer, number: int) -> None:
-        """Request the start of the process. The worker's ends of the channels are its alone
-        afterwards."""
-        tasks = [handle.task.message() for handle in self.handles]
-        try:
-            server.spawn(
-                {"number": number, "tasks": tasks},
-                [fd for handle in self.handles for fd in handle.worker_fds()],
-            )
-        finally:
-            for handle in self.handles:
-                handle.close_worker_ends()
-
-    def started(self, pid: int, pidfd: Descriptor | None) -> None:
-        """Note that the process has started."""
-        for handle in self.handles:
-            handle.start(pid, pidfd)
-
-    def close(self) -> None:
-        """Close the handles of a process that is gone or never started. Batches of it may still be
-        in use."""
-        for handle in self.handles:
-            handle.close()
-
-    def kill(self) -> None:
-        """Kill the process."""
-        self.handles[0].kill()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the end of the process, also if its exit status is lost. Return True if it has
-        ended within the limit."""
-        return self.handles[0].wait(timeout_s)
 
 
 class WorkerEvents(NamedTuple):
@@ -72,7 +34,7 @@ class WorkerEvents(NamedTuple):
     `over()` when no worker will follow.
     """
 
-    exited: Callable[[Sequence[WorkerHandle], int], Iterable[Sequence[WorkerHandle]]]
+    exited: Callable[[Group, int], Iterable[Group]]
     failed: Callable[[Exception], None]
     tick: Callable[[], None]
     over: Callable[[], None]
@@ -103,31 +65,52 @@ class ServingThread:
         raise NotImplementedError
 
 
-class Supervisor(ServingThread):
-    """Supervisor of worker processes."""
+class WorkerLauncher(ServingThread):
+    """Starts workers of one kind, learns of their end, and makes sure that none outlives the
+    feed."""
+
+    def __init__(self, name: str, events: WorkerEvents) -> None:
+        super().__init__(name)
+        self._events = events
+
+    def connect(self) -> None:
+        """Connect to where the workers run. Raise OptionError if that cannot be."""
+
+    def start(self, groups: Sequence[Group]) -> None:
+        """Start a worker for each group of handles. Raise OptionError for what cannot be sent."""
+        raise NotImplementedError
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Start other workers, beside those that are alive. From any thread."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End the workers."""
+        raise NotImplementedError
+
+
+class Supervisor(WorkerLauncher):
+    """Supervisor of worker processes of this machine, which do not end by themselves within the
+    grace time after `stop`: then they are killed."""
 
     def __init__(self, events: WorkerEvents) -> None:
         # The fork server dies with the thread that started it: this one, which ends when no worker
         # is left.
-        super().__init__("fastfeed-supervisor")
-        self._events = events
-        self._waiting: deque[WorkerProcess] = deque()  # to be started
-        self._alive: dict[int, WorkerProcess] = {}
+        super().__init__("fastfeed-supervisor", events)
+        self._waiting: deque[Group] = deque()  # to be started
+        self._alive: dict[int, Group] = {}
         self._started = 0
         self._kill_at: float | None = None
 
-    def start(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
-        """Start a worker for each group of handles; return at once."""
-        self._waiting.extend(map(WorkerProcess, groups))
+    def start(self, groups: Sequence[Group]) -> None:
+        self._waiting.extend(groups)
         self.thread.start()
 
-    def add(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
-        """Start other workers, from any thread."""
-        self._waiting.extend(map(WorkerProcess, groups))
+    def add(self, groups: Sequence[Group]) -> None:
+        self._waiting.extend(groups)
         self.notify()
 
     def stop(self) -> None:
-        """Kill the workers if they do not end by themselves within the grace time."""
         if self._kill_at is None:
             self._kill_at = time.perf_counter() + EXIT_GRACE_S
         self.notify()
@@ -139,8 +122,9 @@ class Supervisor(ServingThread):
         except Exception as error:
             self._events.failed(error)
         finally:
-            for process in (*self._waiting, *self._alive.values()):
-                process.close()
+            for group in (*self._waiting, *self._alive.values()):
+                for handle in group:
+                    handle.close()
             self._events.over()
 
     def _serve(self, server: ForkServer) -> None:
@@ -167,8 +151,8 @@ class Supervisor(ServingThread):
         overdue."""
         late_s = 0.0 if self._kill_at is None else time.perf_counter() - self._kill_at
         if self._kill_at is not None and late_s >= 0:
-            for process in self._alive.values():
-                process.kill()
+            for first, *_ in self._alive.values():
+                first.kill()
         return late_s < MAX_OVERDUE_S
 
     def _start_waiting(self, server: ForkServer) -> bool:
@@ -177,11 +161,11 @@ class Supervisor(ServingThread):
             return False
         started = bool(self._waiting)
         while self._waiting:
-            process = self._waiting.popleft()
-            self._alive[self._started] = process
+            group = self._waiting.popleft()
+            self._alive[self._started] = group
             # the next event reports a server that is gone
             with contextlib.suppress(ConnectionError):
-                process.spawn(server, self._started)
+                spawn(server, self._started, group)
             self._started += 1
         return started
 
@@ -194,22 +178,150 @@ class Supervisor(ServingThread):
         if event is None:
             return False
         if event.status is None:
-            self._alive[event.number].started(event.pid, event.pidfd)
+            for handle in self._alive[event.number]:
+                handle.start(event.pid, event.pidfd)
         else:
             self._handle_exit(event.number, event.status)
         return True
 
     def _handle_exit(self, number: int, status: int) -> None:
-        self._waiting.extend(
-            map(WorkerProcess, self._events.exited(self._alive.pop(number).handles, status))
-        )
+        self._waiting.extend(self._events.exited(self._alive.pop(number), status))
 
     def _handle_server_loss(self) -> None:
         """Handle the loss of the fork server. The kernel kills its workers, which may deliver until
         then."""
         deadline = time.perf_counter() + MAX_OVERDUE_S
-        for process in self._alive.values():
-            process.kill()
-        for number, process in list(self._alive.items()):
-            process.wait(max(0.0, deadline - time.perf_counter()))
+        for first, *_ in self._alive.values():
+            first.kill()
+        for number, (first, *_) in list(self._alive.items()):
+            first.wait(max(0.0, deadline - time.perf_counter()))
             self._handle_exit(number, signal.SIGKILL)
+
+
+def spawn(server: ForkServer, number: int, group: Group) -> None:
+    """Request the start of a process. The worker's ends of the channels are its alone
+    afterwards."""
+    tasks = [handle.task.message() for handle in group]
+    fds = [fd for handle in group for fd in handle.worker_fds()]
+    try:
+        server.spawn({"number": number, "tasks": tasks}, fds)
+    finally:
+        for handle in group:
+            handle.share_stacks_file(group[0])
+            handle.close_worker_ends()
+
+
+class SharedWorkers:
+    """The workers of a runner, shared by its feed, which leads, and those of `also()`.
+
+    Every process has a handle of each member; where one has died, each member has a process of its
+    own instead. Thread producers share no thread: they only ask who leads.
+    """
+
+    def __init__(self) -> None:
+        self._led = False
+        self._members: list[ProcessProducers] = []
+        self._supervisor: WorkerLauncher | None = None
+        self._fleet: WorkerLauncher | None = None
+        self._serving = 0  # launchers that may start other workers
+
+    def claim(self) -> bool:
+        """Return True for the first feed, which leads: it starts and ends the workers."""
+        first, self._led = not self._led, True
+        return first
+
+    def add(self, member: ProcessProducers) -> None:
+        """Have the workers produce the batches of `member`, too."""
+        self._members.append(member)
+
+    def employ(self, launcher: Callable[[WorkerEvents], WorkerLauncher]) -> None:
+        """Start remote workers with what `launcher` returns for the events."""
+        self._fleet = launcher(self._events())
+
+    @property
+    def shared(self) -> bool:
+        """True if more than one feed uses the processes."""
+        return len(self._members) > 1
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """The threads that serve the workers."""
+        return [launcher.thread for launcher in self._launchers]
+
+    def start(self) -> None:
+        """Start the workers. Raise what `prepare` and the launchers raise."""
+        if self._fleet is not None:
+            self._fleet.connect()
+        groups = list(zip(*(m.prepare() for m in self._members), strict=True))
+        local = [group for group in groups if not group[0].task.remote]
+        if local:
+            self._supervisor = Supervisor(self._events())
+        self._serving = len(self._launchers)
+        if self._fleet is not None:
+            self._fleet.start([group for group in groups if group[0].task.remote])
+        if self._supervisor is not None:
+            self._supervisor.start(local)
+
+    def resize(self, processes: int, remote: int) -> None:
+        """Change how many workers there are, as long as there are some."""
+        if not all(launcher.thread.is_alive() for launcher in self._launchers):
+            return  # the feed has come to its end
+        handles = (member.change_workers(processes, remote) for member in self._members)
+        groups = list(zip(*handles, strict=True))
+        for launcher, elsewhere in ((self._supervisor, False), (self._fleet, True)):
+            added = [group for group in groups if group[0].task.remote == elsewhere]
+            if launcher is not None and added:
+                launcher.add(added)
+
+    def stop(self) -> None:
+        """Stop the other members and end the workers: the feed that leads was stopped."""
+        for launcher in self._launchers:
+            launcher.stop()
+        for member in self._members[1:]:
+            member.stop()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the workers. Return True if all have ended within the limit."""
+        deadline = time.perf_counter() + timeout_s
+        ended = [
+            launcher.join(max(0.0, deadline - time.perf_counter())) for launcher in self._launchers
+        ]
+        return all(ended)
+
+    def release(self) -> None:
+        """Close all descriptors: everything was stopped, and every worker has ended."""
+        for launcher in self._launchers:
+            launcher.release()
+        for member in self._members:
+            member.release()
+
+    @property
+    def _launchers(self) -> list[WorkerLauncher]:
+        return [one for one in (self._supervisor, self._fleet) if one is not None]
+
+    def _events(self) -> WorkerEvents:
+        return WorkerEvents(self._exited, self._failed, self._tick, self._over)
+
+    def _exited(self, handles: Group, status: int) -> list[Group]:
+        # any member at work may be to blame: ask them all before anything changes
+        busy = [len(handles) > 1 and handle.owner.busy(handle) for handle in handles]
+        successors = [
+            handle.owner.exited(handle, status, beside=any(busy[:n] + busy[n + 1 :]))
+            for n, handle in enumerate(handles)
+        ]
+        # each in a process of its own now: the next death shows whose record it was
+        return [[successor] for successor in successors if successor is not None]
+
+    def _failed(self, error: Exception) -> None:
+        for member in self._members:
+            member.failed(error)
+
+    def _tick(self) -> None:
+        for member in self._members:
+            member.tick()
+
+    def _over(self) -> None:
+        self._serving -= 1
+        if not self._serving:
+            for member in self._members:
+                member.close()

@@ -19,7 +19,7 @@ import numpy as np
 from fastfeed.options import FeedOptions, Remote
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.ship import Shipment
-from fastfeed.producers.process.supervisor import ServingThread, WorkerEvents
+from fastfeed.producers.process.supervisor import WorkerEvents, WorkerLauncher
 from fastfeed.producers.remote.cluster import RayCluster, describe_nodes, place
 from fastfeed.producers.remote.item_courier import ItemCourier
 from fastfeed.producers.remote.ray_actor import ActorPlace
@@ -155,14 +155,13 @@ class RemoteProcess:
             self._ended(self)
 
 
-class RemoteFleet(ServingThread):
+class RemoteFleet(WorkerLauncher):
     """Launcher of remote workers."""
 
     def __init__(self, options: FeedOptions, events: WorkerEvents) -> None:
-        super().__init__("fastfeed-fleet")
+        super().__init__("fastfeed-fleet", events)
         assert isinstance(options.remote, Remote)
         self._options, self._remote = options, options.remote
-        self._events = events
         self._alive: list[RemoteProcess] = []
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
         self._added: deque[Sequence[WorkerHandle]] = deque()  # put in by any thread

@@ -34,10 +34,6 @@ MAX_ANSWER_NBYTES = 2**22
 ROOM_POLL_MS = 500
 
 
-class EndOfItems:
-    """Returned in place of an item at the end of the source."""
-
-
 def read(
     source: Source, plan: EpochPlan, *, allowed: Callable[[], int]
 ) -> Iterator[WorkItem | None]:
@@ -290,20 +286,21 @@ class Dispatcher(ServingThread):
 
     def _next(self) -> WorkItem | None:
         while not self._read and not self._stopping:
-            item: WorkItem | EndOfItems | None = None
-            self.reading = True
+            item: WorkItem | None = None
+            over, self.reading = False, True
             try:
-                item = next(self._items, EndOfItems())
+                item = next(self._items)
+            except StopIteration:
+                over = True
             # The user's iterator failed; earlier items are still sent.
             except BaseException as error:
                 self._error = error
             self.reading = False
             with self._lock:
-                if self._error is not None or item is None:
-                    return None
-                if isinstance(item, EndOfItems):
+                if over:
                     self._read = True
                     self._check_for_end()
+                if item is None:
                     return None
                 self._position = item.position + (item.payload is EpochEnd)
                 if item.payload is not EpochEnd:

@@ -34,6 +34,7 @@ from fastfeed.source import CallableSource, Source, source_from
 
 LOG = logging.getLogger("fastfeed")
 SEEDED = "seed= seeds %d random generators of the source in each worker: copies would draw alike"
+Run = tuple[Callable[[Producer], None], Producer]
 KEPT: list[Any] = []  # channels that are closed by the end of the process
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # no library is known to use it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -99,8 +100,7 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     first = WorkerTask(**message["tasks"][0])
     Generators().seed(first.draw_key)  # unpickling may draw
     exclusive = len(message["tasks"]) == 1 and first.threads == 1
-    producers: list[Producer] = []
-    low_priority: list[Producer] = []
+    runs: list[Run] = []
     for number, task in enumerate(WorkerTask(**task) for task in message["tasks"]):
         channels = dict(zip(DESCRIPTORS, fds[number * len(DESCRIPTORS) :], strict=False))
         if not number:  # faulthandler shows even native code that never returns
@@ -114,7 +114,7 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
             found = producers_of(
                 task, shipped, inbox=inbox, outlets=outlets, exclusive=exclusive, generators=own
             )
-            (low_priority if number else producers).extend(found)
+            runs += [(run_with_low_priority if number else Producer.run, p) for p in found]
         except BaseException as error:  # unpickling runs code of the user's classes
             outlets[0].fail(
                 error if isinstance(error, FeedError) else OptionError(setup_failure(error)), None
@@ -124,20 +124,25 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
         finally:
             gc.freeze()  # a large data set is not searched for garbage
             gc.enable()
-    _run(producers, low_priority)
+    threads = [
+        threading.Thread(target=_run_visibly, args=run, name=f"producer-{n}")
+        for n, run in enumerate(runs[1:], start=1)
+    ]
+    for thread in threads:
+        thread.start()
+    run, producer = runs[0]
+    run(producer)
+    for thread in threads:
+        thread.join()
     return 0
 
 
 def _outlets(task: WorkerTask, channels: dict[str, int]) -> tuple[list[RingOutlet], Inbox]:
     page = StatusPage(Segment(channels["page"], StatusPage.nbytes(task.threads)), task.threads)
+    news = socket.socket(fileno=channels["news"])
     writer = RingWriter(
         page,
-        RingChannels(
-            channels["returned"],
-            channels["tokens"],
-            socket.socket(fileno=channels["news"]),
-            channels["stop"],
-        ),
+        RingChannels(channels["returned"], channels["tokens"], news, channels["stop"]),
         share=MemoryShare(task.budget, task.wanted, task.threads, capped=task.capped),
         number=task.number,
     )
@@ -192,23 +197,6 @@ def producers_of(
             Producer(workers, source=own, builder=builder, outlet=outlet, epochs=epochs, skip=skip)
         )
     return producers
-
-
-def _run(producers: Sequence[Producer], low_priority: Sequence[Producer]) -> None:
-    """Run the producers, the first of them in the main thread."""
-    threads = [
-        threading.Thread(target=_run_visibly, args=(Producer.run, p), name=f"producer-{n}")
-        for n, p in enumerate(producers[1:], start=1)
-    ]
-    threads += [
-        threading.Thread(target=_run_visibly, args=(run_with_low_priority, p), name=f"also-{n}")
-        for n, p in enumerate(low_priority)
-    ]
-    for thread in threads:
-        thread.start()
-    producers[0].run()
-    for thread in threads:
-        thread.join()
 
 
 def _run_visibly(run: Callable[[Producer], None], producer: Producer) -> None:

@@ -98,7 +98,7 @@ def arrays(number: int, shape: tuple[int, ...]) -> list[np.ndarray]:
 def _pool(batches: list[list[np.ndarray]], capacity: int) -> Iterator[list[int]]:
     from fastfeed import Shuffle
     from fastfeed.core.batch import Batch
-    from fastfeed.engine.shuffle import ShufflePool
+    from fastfeed.engine.shuffle_pool import ShufflePool
 
     pool = ShufflePool(Shuffle(capacity, capacity // 2), batch_size=ROWS, seed=1)
     ready = itertools.cycle([Batch(tuple(b), ROWS, sum(a.nbytes for a in b)) for b in batches])
@@ -106,7 +106,6 @@ def _pool(batches: list[list[np.ndarray]], capacity: int) -> Iterator[list[int]]
         while pool.wants():
             pool.push(next(ready))
         drawn = pool.draw()
-        pool.given()
         yield [int(drawn.leaves[0].item(-1)) % ROWS, int(drawn.leaves[1].item(-1))]
 
 

@@ -1,6 +1,5 @@
 """Callbacks for `fit` of Keras."""
 
-from fastfeed.sinks.checkpoint_keras import StateCallback
-from fastfeed.sinks.keras_callback import FeedCallback
+from fastfeed.sinks.keras_callbacks import FeedCallback, StateCallback
 
 __all__ = ["FeedCallback", "StateCallback"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -127,10 +128,8 @@ class DaliQueue:
         try:
             flight.pipe.start(flight.packed)
             self._sound = sound
-        except (
-            RuntimeError
-        ):  # it died of an earlier batch, whose `finish` reports it: all begin again
-            pass
+        except RuntimeError:
+            pass  # it died of an earlier batch, whose `finish` reports it: all begin again
 
     def _restart(self, behind: int = 0) -> None:
         """Move batches in flight into a new pipeline, except the oldest `behind`."""
@@ -167,9 +166,10 @@ class DaliQueue:
             if self._kinds is not None:
                 kinds.add(self._kinds[number])
             if len(kinds) > 1:
+                words = [f"{kind.dtype} with {kind.channels} channels" for kind in sorted(kinds)]
                 raise SpecError(
-                    f"images of {_words(kinds)} in one leaf: DALI takes one kind only; convert "
-                    'them to one in transform=, or set Augment(on="producers")'
+                    f"images of {' and '.join(words)} in one leaf: DALI takes one kind only; "
+                    'convert them to one in transform=, or set Augment(on="producers")'
                 )
             found.append(kinds.pop())
         return tuple(found)
@@ -193,19 +193,6 @@ def reason_of(error: BaseException) -> str:
     return f"DALI cannot decode it or work on it ({reason})"
 
 
-def _words(kinds: Iterable[SampleKind]) -> str:
-    return " and ".join(f"{kind.dtype} with {kind.channels} channels" for kind in sorted(kinds))
-
-
-class Landed(NamedTuple):
-    """A batch that DALI has finished. `rows` packed records went into it, or were left out. `mark`
-    came with it."""
-
-    batch: Batch
-    rows: int
-    mark: Any
-
-
 class DaliStage(Stage):
     """Augments packed batches with DALI, a few in flight, and returns them in order.
 
@@ -218,122 +205,114 @@ class DaliStage(Stage):
         self,
         options: FeedOptions,
         *,
-        queue: DaliQueue | None = None,
-        row: StageRow | None = None,
+        row: StageRow,
         elsewhere: Callable[[], int] = lambda: 0,
+        queue: DaliQueue | None = None,
     ) -> None:
         assert options.augment is not None  # options.packed says so
         self._augment: Augment = options.augment
         self._options = options
         self._flights = DaliQueue(self._augment, options) if queue is None else queue
-        self._landed: deque[Landed] = deque()
-        self._packed_spec: BatchSpec | None = None
-        self._targets: Targets | None = None
-        self.spec: BatchSpec | None = None  # of the augmented batches, once one has landed
+        # finished, with the records left out before it and the state of the stage before
+        self._landed: tuple[Batch, int, Any] | None = None
+        self._spec: BatchSpec | None = None  # of the augmented batches
         # what follows the batches in flight: the end of a run or an epoch, or a failure of the
         # stage before
         self._over = False
         self._failure: FeedError | None = None
-        self._lost = 0  # rows of batches of which nothing was left
+        self._left_out = 0  # rows of batches of which nothing was left
         # `busy_s` is time waited for DALI, and `errors` counts records left out
-        self.row = row or StageRow()
+        self._row = row
         self._elsewhere = elsewhere  # errors of the producers, which count for error_limit, too
-        # of the batch that was popped last: the packed records that went into it or were left out
-        # before it, and its mark
-        self.rows = 0
-        self.mark: Any = None
+        self._mark: Any = None  # state of the stage before at the batch that was taken last
+
+    def take(self) -> Batch | None:
+        """Return the next augmented batch, or None where a run or an epoch ends. A failure of the
+        stage before is raised after the batches in flight, an end by the user at once."""
+        if self._mark is None:
+            self._mark = self._before.mark()
+        while True:
+            early = bool(self._flights) or self._landed is not None
+            room = len(self._flights) < AHEAD and not self._over and self._failure is None
+            # while there are other batches nothing is waited for
+            if room and (not early or self._before.ready):
+                self._take_in()
+            elif self._landed is None and self._flights:
+                self._land()
+            else:
+                break
+        if self._landed is not None:
+            batch, self.lost, self._mark = self._landed
+            self._landed = None
+            return batch
+        failure, self._over, self._failure = self._failure, False, None
+        if failure is not None:
+            raise failure
+        return None
+
+    def learn(self, batch: Batch) -> None:
+        """Learn the spec of the augmented batches from a packed one.
+
+        Raise ProducerFailed where DALI can decode none of its records.
+        """
+        if self._spec is not None:
+            return
+        packed = unpack(batch, self._targets)
+        for row in range(packed.rows):  # the first that is sound
+            one = packed.only([row])
+            try:
+                leaves = self._flights.alone(one)
+            except RuntimeError:
+                continue
+            self._spec = self._spec_of(self._whole(one, leaves))
+            return
+        self._refuse(packed, {0: "DALI cannot decode it"})
+
+    @property
+    def spec(self) -> BatchSpec:
+        """The spec of the augmented batches, once one has landed."""
+        assert self._spec is not None
+        return self._spec
+
+    @property
+    def ready(self) -> bool:
+        """True if the stage before is ready."""
+        return self._before.ready
 
     @property
     def depth(self) -> int:
         """Batches in flight."""
-        return len(self._flights) + len(self._landed)
+        return len(self._flights) + (self._landed is not None)
 
     @property
-    def empty(self) -> bool:
+    def ended(self) -> bool:
         """True if nothing is in flight, no end and no failure."""
         return not self.depth and not self._over and self._failure is None
 
-    def expect(self, spec: BatchSpec) -> None:
-        """Learn the spec of the packed batches, before the first `take_in`."""
-        if self._packed_spec is None:
-            self._packed_spec = spec
-            leaves = len(spec.leaves) - EXTRA_LEAVES
-            self._targets = self._augment.targets(record_structure(spec.structure), leaves)
+    def state(self) -> dict[str, Any]:
+        """Return the state of the stages before when they gave the batch that was taken last."""
+        state = self._before.state()
+        if self._mark is None or self.ended:
+            return state
+        return {**self._mark, "batches": state["batches"], "records": state["records"]}
 
-    def learn(self, batch: Batch) -> None:
-        """Learn the spec of the augmented batches from a packed one, which is taken in later.
-
-        Raise ProducerFailed where DALI can decode none of its records.
-        """
-        if self.spec is not None:
+    def _take_in(self) -> None:
+        """Start DALI on the next packed batch."""
+        try:
+            batch = self._before.take()
+        except FeedError as error:
+            if not self.depth or isinstance(error, (FeedStopped, StateError)):
+                raise
+            self._failure = error
             return
-        packed = unpack(batch, self._known_targets)
-        for row in range(packed.rows):  # the first that is sound
-            try:
-                leaves = self._flights.alone(packed.only([row]))
-            except RuntimeError:
-                continue
-            self.spec = self._spec_of(self._whole(packed.only([row]), leaves))
-            return
-        self._refuse(packed, {0: "DALI cannot decode it"})
-
-    def wants(self, at_hand: bool) -> bool:
-        """Return True if DALI has room for another batch. While batches are in flight, take in only
-        input that is `at_hand`; else wait until the oldest has landed."""
-        while True:
-            early = bool(self._flights or self._landed)
-            room = len(self._flights) < AHEAD and not self._over and self._failure is None
-            if room and (at_hand or not early):
-                return True
-            if self._landed or not self._flights:
-                return False
-            self._land()
-
-    def take_in(self, batch: Batch | None, origin: Any) -> None:
-        """Start DALI on a packed batch; `origin` is its mark."""
-        if batch is not None:
-            self._flights.start(batch, unpack(batch, self._known_targets), mark=origin)
-
-    def end_epoch(self, *, last: bool = True) -> None:
-        """Let `pop` return None after what is in flight."""
-        self._over = True
-
-    def flush(self) -> None:
-        """Do nothing: the end of a run arrives by `end_epoch`."""
-
-    def defer(self, error: FeedError) -> bool:
-        """Let `pop` raise a failure of the stage before after what is in flight. Return False if
-        nothing is, and for errors that concern the consumer."""
-        if not (self._flights or self._landed) or isinstance(error, (FeedStopped, StateError)):
-            return False
-        self._failure = error
-        return True
-
-    def pop(self) -> Batch | None:
-        """Return the next augmented batch, or None where a run or an epoch ends. Raise what was
-        deferred."""
-        if self._landed:
-            landed = self._landed.popleft()
-            self.rows, self.mark = landed.rows, landed.mark
-            return landed.batch
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-        self._over = False
-        return None
-
-    def state(self, state: dict[str, Any], pack: Callable[[Any], Any]) -> dict[str, Any]:
-        """Return the mark of the batch that was popped last, while others are in flight; else the
-        state of the stages before. `pack` makes text of the origins of a shuffle's pool."""
-        found = state if self.mark is None or self.empty else self.mark
-        pool = found["pool"]
-        if pool is not None:
-            pool = {**pool, "origins": [pack(origins) for origins in pool["origins"]]}
-        counts = {name: state[name] for name in ("batches", "records")}
-        return {**found, "pool": pool, **counts}
+        if batch is None:
+            self._over = True
+        else:
+            packed = unpack(batch, self._targets)
+            self._flights.start(batch, packed, mark=self._before.mark())
 
     def _land(self) -> None:
-        """Wait for the oldest batch in flight."""
+        """Wait for the oldest batch in flight, of which nothing may be left."""
         start = time.perf_counter()
         packed: PackedBatch | None = self._flights.oldest.packed
         rows = self._flights.oldest.batch.rows
@@ -343,16 +322,16 @@ class DaliStage(Stage):
             packed, leaves = self._saved(self._flights.oldest.packed)
             self._flights.go_on()
         finally:
-            self.row.busy_s += time.perf_counter() - start
+            self._row.busy_s += time.perf_counter() - start
         mark = self._flights.over()
-        self._lost += rows
+        self._left_out += rows
         if packed is not None:
             made = self._whole(packed, leaves)
-            if self.spec is None:
-                self.spec = self._spec_of(made)
-            self._check(made, self.spec)
-            lost, self._lost = self._lost, 0
-            self._landed.append(Landed(made, lost, mark))
+            if self._spec is None:
+                self._spec = self._spec_of(made)
+            self._check(made, self._spec)
+            lost, self._left_out = self._left_out - packed.rows, 0
+            self._landed = made, lost, mark
 
     def _saved(self, packed: PackedBatch) -> tuple[PackedBatch | None, list[Any]]:
         """Return what is left of the oldest batch after a failure of DALI, and its results. Raise
@@ -363,10 +342,10 @@ class DaliStage(Stage):
             bad = self._flights.bad_rows()
             if not bad:
                 raise ProducerFailed("DALI", error) from error
-        self.row.errors += len(bad)
+        self._row.errors += len(bad)
         if (
             not self._options.skips
-            or self.row.errors + self._elsewhere() > self._options.error_limit
+            or self._row.errors + self._elsewhere() > self._options.error_limit
         ):
             self._refuse(packed, bad)
         rows = [row for row in range(packed.rows) if row not in bad]
@@ -382,7 +361,7 @@ class DaliStage(Stage):
 
     def _whole(self, packed: PackedBatch, results: list[Any]) -> Batch:
         """Return a batch in the structure of the records."""
-        targets = self._known_targets
+        targets = self._targets
         leaves: list[Any] = list(packed.leaves)
         numbers = (*targets.images, *targets.masks)
         kept = [n for n in range(len(leaves)) if n not in numbers]
@@ -402,8 +381,7 @@ class DaliStage(Stage):
 
     def _spec_of(self, batch: Batch) -> BatchSpec:
         """Return the spec of augmented batches, of which this is one."""
-        spec, targets = self._packed_spec, self._known_targets
-        assert spec is not None  # `expect` was called
+        spec, targets = self._before.spec, self._targets
         own = spec.leaves[: len(spec.leaves) - EXTRA_LEAVES]
         numbers = (*targets.images, *targets.masks)
         static, found = self._static, []
@@ -445,26 +423,8 @@ class DaliStage(Stage):
                 last = placed.step
         return isinstance(last, FixedWindow) or (isinstance(last, Scale) and not last.shorter)
 
-    @property
-    def _known_targets(self) -> Targets:
-        assert self._targets is not None  # `expect` was called
-        return self._targets
-
-
-def drive(
-    stage: DaliStage, take: Callable[[], tuple[Batch, Any] | None], *, at_hand: Callable[[], bool]
-) -> Batch | None:
-    """Return the next batch of `stage`, which takes in what `take` returns: a packed batch and its
-    mark, or None where a run ends. Raise what `take` raises, behind the batches before it."""
-    while stage.wants(at_hand()):
-        try:
-            taken = take()
-        except FeedError as error:
-            if not stage.defer(error):
-                raise
-        else:
-            if taken is None:
-                stage.end_epoch()
-            else:
-                stage.take_in(*taken)
-    return stage.pop()
+    @cached_property
+    def _targets(self) -> Targets:
+        spec = self._before.spec  # of the packed batches
+        leaves = len(spec.leaves) - EXTRA_LEAVES
+        return self._augment.targets(record_structure(spec.structure), leaves)

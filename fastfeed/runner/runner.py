@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fastfeed.core.batch import Batch
 from fastfeed.core.stats import Snapshot
 from fastfeed.core.status import FeedStatus
-from fastfeed.engine.feed import PRODUCERS_JOIN_S, Feed
+from fastfeed.engine.feed import Feed
+from fastfeed.engine.order_stage import PRODUCERS_JOIN_S
 from fastfeed.errors import FeedWarning, OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle, options_from
 from fastfeed.runner.frameworks import FrameworkAdapters

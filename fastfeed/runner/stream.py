@@ -13,9 +13,9 @@ from typing import Any
 from fastfeed.core.collate import Rebatcher, SizeChecker
 from fastfeed.core.position import Position
 from fastfeed.core.stats import Snapshot, StageRow
-from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import ResumePoint
-from fastfeed.engine.feed import Feed, run_is_over
+from fastfeed.engine.feed import Feed
+from fastfeed.engine.order_stage import CutStage, Cutter, OrderStage, run_is_over
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe
@@ -359,7 +359,7 @@ class Stream:
     def _new_feed(
         self,
         resume: ResumePoint,
-        order: CutStage | ShuffleStage | None = None,
+        order: OrderStage | None = None,
         *,
         workers: SharedWorkers | None = None,
     ) -> Feed:

@@ -17,7 +17,9 @@ from fastfeed import Skip
 from fastfeed import augment as A
 from fastfeed.augment.packing import PackedBatch, Packer, SampleKind, collate_packed
 from fastfeed.core.batch import Batch, infer
-from fastfeed.engine.dali_stage import AHEAD, DaliQueue, DaliStage, drive
+from fastfeed.core.stats import StageRow
+from fastfeed.engine.dali_stage import AHEAD, DaliQueue, DaliStage
+from fastfeed.engine.stage import Stage
 from fastfeed.errors import BadImage, FeedError, FeedStopped, ProducerFailed
 from fastfeed.options import FeedOptions
 
@@ -54,22 +56,32 @@ class Fake:
         return [np.stack([sample.copy() for sample in column]) for column in packed.samples]
 
 
-class Source:
+class Source(Stage):
     """Batches of images that are all of one number; None where it stands in `numbers`."""
 
-    def __init__(self, numbers: Sequence[Any]) -> None:
-        self._numbers = iter(numbers)
-        self.leases: list[weakref.ref[Any]] = []
-        self.spec: Any = None
+    ready = True
+    spec: Any = None
 
-    def take(self) -> tuple[Batch, Any] | None:
+    def __init__(self, numbers: Sequence[Any], *, ready: bool = True) -> None:
+        self.ready = ready
+        self._numbers = iter(numbers)
+        self._taken: Any = []
+        self.leases: list[weakref.ref[Any]] = []
+
+    def take(self) -> Batch | None:
         number = next(self._numbers)
         if isinstance(number, FeedError):
             raise number
         if number is None:
             return None
-        batch = self.batch(number)
-        return batch, number
+        self._taken = number
+        return self.batch(number)
+
+    def mark(self) -> Any:
+        return {"taken": self._taken}
+
+    def state(self) -> Any:
+        return {"taken": self._taken, "batches": 0, "records": 0}
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         packer = Packer(SPEC)
@@ -83,27 +95,23 @@ class Source:
 
 
 class Landing(NamedTuple):
-    """A batch that came through, the packed records that it stands for, and its mark."""
+    """A batch that came through, the packed records that it stands for, and the state after it."""
 
     batch: Batch
     rows: int
-    mark: Any
+    state: Any
 
 
-def stage_of(**options: Any) -> DaliStage:
+def stage_of(source: Source, **options: Any) -> DaliStage:
     given = FeedOptions(augment=SPEC, **options)
-    return DaliStage(given, queue=DaliQueue(SPEC, given, make=Fake))
+    stage = DaliStage(given, row=StageRow(), queue=DaliQueue(SPEC, given, make=Fake))
+    stage.after(source)
+    return stage
 
 
-def landing(stage: DaliStage, source: Source, *, ready: bool = True) -> Iterator[Landing]:
-    def take() -> tuple[Batch, Any] | None:
-        taken = source.take()
-        if taken is not None:
-            stage.expect(source.spec)
-        return taken
-
-    while (batch := drive(stage, take, at_hand=lambda: ready)) is not None:
-        yield Landing(batch, stage.rows, stage.mark)
+def landing(stage: DaliStage) -> Iterator[Landing]:
+    while (batch := stage.take()) is not None:
+        yield Landing(batch, batch.rows + stage.lost, stage.state()["taken"])
 
 
 def labels(landed: list[Landing]) -> list[list[int]]:
@@ -114,26 +122,29 @@ def labels(landed: list[Landing]) -> list[list[int]]:
 def test_batches_land_in_their_order_and_with_their_marks(
     numbers: list[list[int]], ready: bool
 ) -> None:
-    stage, source = stage_of(), Source([*numbers, None])
-    landed = list(landing(stage, source, ready=ready))
+    source = Source([*numbers, None], ready=ready)
+    stage = stage_of(source)
+    landed = list(landing(stage))
     assert labels(landed) == numbers
-    assert [one.mark for one in landed] == numbers
+    assert [one.state for one in landed] == numbers
     assert all(
         (one.batch.leaves[0] == np.reshape(n, (-1, 1, 1, 1))).all()
         for one, n in zip(landed, numbers, strict=True)
     )
-    assert stage.empty
+    assert stage.ended
 
 
 def test_nothing_is_taken_beyond_an_end_before_it_was_told() -> None:
-    stage, source = stage_of(), Source([[1], None, [2], None])
-    assert labels(list(landing(stage, source))) == [[1]]
-    assert labels(list(landing(stage, source))) == [[2]]
+    source = Source([[1], None, [2], None])
+    stage = stage_of(source)
+    assert labels(list(landing(stage))) == [[1]]
+    assert labels(list(landing(stage))) == [[2]]
 
 
 def test_a_few_are_in_flight_and_hold_their_memory_until_they_land() -> None:
-    stage, source = stage_of(), Source([[n] for n in range(9)])
-    flying = landing(stage, source)
+    source = Source([[n] for n in range(9)])
+    stage = stage_of(source)
+    flying = landing(stage)
     first = next(flying)
     gc.collect()
     assert stage.depth == AHEAD
@@ -144,44 +155,49 @@ def test_a_few_are_in_flight_and_hold_their_memory_until_they_land() -> None:
 
 
 def test_a_source_that_is_not_ready_is_not_waited_for_while_something_flies() -> None:
-    stage, source = stage_of(), Source([[n] for n in range(9)])
-    next(landing(stage, source, ready=False))
+    source = Source([[n] for n in range(9)], ready=False)
+    stage = stage_of(source)
+    next(landing(stage))
     assert len(source.leases) == 1
 
 
 def test_an_error_of_the_source_comes_behind_what_was_taken_before() -> None:
-    stage, source = stage_of(), Source([[1], [2], ProducerFailed("x", ValueError("y")), None])
-    flying = landing(stage, source)
+    source = Source([[1], [2], ProducerFailed("x", ValueError("y")), None])
+    stage = stage_of(source)
+    flying = landing(stage)
     assert labels([next(flying), next(flying)]) == [[1], [2]]
     with pytest.raises(ProducerFailed):
         next(flying)
 
 
 def test_a_stop_comes_at_once() -> None:
-    stage, source = stage_of(), Source([[1], FeedStopped("stopped")])
+    source = Source([[1], FeedStopped("stopped")])
+    stage = stage_of(source)
     with pytest.raises(FeedStopped):
-        next(landing(stage, source))
+        next(landing(stage))
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 def test_a_bad_record_is_named_whatever_batch_it_is_in(at: int) -> None:
     numbers = [[10 * n, 10 * n + 1] for n in range(4)]
     numbers[at][1] = BAD
-    stage, source = stage_of(), Source([*numbers, None])
+    source = Source([*numbers, None])
+    stage = stage_of(source)
     landed = []
     with pytest.raises(ProducerFailed, match="record 255") as caught:
-        landed += [one for one in landing(stage, source)]  # noqa: C416  # as far as they came
+        landed += [one for one in landing(stage)]  # noqa: C416  # as far as they came
     assert isinstance(caught.value.__cause__, BadImage)
     assert "Failed to decode sample" in str(caught.value)
 
 
 @given(st.lists(st.lists(st.sampled_from([1, 2, BAD]), min_size=1, max_size=4), max_size=7))
 def test_bad_records_are_left_out_and_counted(numbers: list[list[int]]) -> None:
-    stage, source = stage_of(on_error="skip"), Source([*numbers, None])
-    landed = list(landing(stage, source))
+    source = Source([*numbers, None])
+    stage = stage_of(source, on_error="skip")
+    landed = list(landing(stage))
     good = [[n for n in batch if n != BAD] for batch in numbers]
     assert labels(landed) == [batch for batch in good if batch]
-    assert stage.row.errors == sum(batch.count(BAD) for batch in numbers)
+    assert stage._row.errors == sum(batch.count(BAD) for batch in numbers)
     rows = sum(map(len, numbers)) - (len(numbers[-1]) if numbers and not good[-1] else 0)
     assert sum(one.rows for one in landed) >= rows - sum(
         len(b) for b, g in zip(numbers, good, strict=True) if not g
@@ -189,35 +205,32 @@ def test_bad_records_are_left_out_and_counted(numbers: list[list[int]]) -> None:
 
 
 def test_whole_batches_only_where_they_were_promised() -> None:
-    stage, source = (
-        stage_of(on_error="skip", last_batch="drop"),
-        Source([[1, 2], [3, BAD], [4, 5], None]),
-    )
-    landed = list(landing(stage, source))
+    source = Source([[1, 2], [3, BAD], [4, 5], None])
+    stage = stage_of(source, on_error="skip", last_batch="drop")
+    landed = list(landing(stage))
     assert labels(landed) == [[1, 2], [4, 5]]
     assert [one.rows for one in landed] == [2, 4], "those left out count as had"
 
 
 def test_too_many_bad_records_end_it() -> None:
-    stage, source = (
-        stage_of(on_error=Skip(limit=1)),
-        Source([[1, BAD], [2, BAD], [3], None]),
-    )
+    source = Source([[1, BAD], [2, BAD], [3], None])
+    stage = stage_of(source, on_error=Skip(limit=1))
     with pytest.raises(ProducerFailed, match="record 255"):
-        list(landing(stage, source))
+        list(landing(stage))
 
 
 def test_what_came_amidst_is_done_again() -> None:
     """An exception of a signal handler, while a batch is waited for."""
-    stage, source = stage_of(), Source([[1], [2], [3], None])
-    flying = landing(stage, source)
+    source = Source([[1], [2], [3], None])
+    stage = stage_of(source)
+    flying = landing(stage)
     assert labels([next(flying)]) == [[1]]
     pipe = stage._flights.oldest.pipe
     finish, pipe.finish = pipe.finish, interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        next(landing(stage, source))
+        next(landing(stage))
     pipe.finish = finish  # type: ignore[method-assign]
-    assert labels(list(landing(stage, source))) == [[2], [3]]
+    assert labels(list(landing(stage))) == [[2], [3]]
 
 
 def interrupted() -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from fastfeed import FeedRunner
-from fastfeed.sinks.checkpoint_keras import StateCallback
+from fastfeed.sinks.keras_callbacks import StateCallback
 
 EPOCH = 10  # batches
 on_tensorflow = pytest.mark.skipif(

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastfeed.core.batch import Batch, nbytes_of
-from fastfeed.engine.shuffle import ShufflePool
+from fastfeed.engine.shuffle_pool import ShufflePool
 from fastfeed.options import Shuffle
 
 Action = Callable[[ShufflePool], None]
@@ -87,16 +87,6 @@ def plan(lengths: list[int], cuts: list[int], leaves: Leaves = numbers) -> Itera
     yield ShufflePool.end
 
 
-def had(pool: ShufflePool) -> Batch | None:
-    """Records that were drawn and delivered."""
-    batch = pool.draw()
-    if batch is None:
-        pool.start_next_epoch()
-    else:
-        pool.confirm()
-    return batch
-
-
 def drawn(
     pool: ShufflePool, actions: Iterator[Action], *, lazy: bool = False, observe: Any = None
 ) -> list[Batch | None]:
@@ -109,7 +99,7 @@ def drawn(
             waits = lazy and action is ShufflePool.end_epoch
         if pool.finished:
             return found
-        found.append(had(pool))
+        found.append(pool.draw())
         waits = waits and found[-1] is not None
         if observe:
             observe(pool, found)

@@ -14,7 +14,7 @@ import pytest
 from fastfeed import Shuffle
 
 keras = pytest.importorskip("keras")
-from fastfeed.sinks.checkpoint_keras import StateCallback  # noqa: E402
+from fastfeed.sinks.keras_callbacks import StateCallback  # noqa: E402
 from tests.helpers.fits import (  # noqa: E402
     EPOCH,
     NO_MORE,

@@ -139,9 +139,8 @@ def test_a_session_that_shuffles_cannot_be_saved(graph: Any, tmp_path: Path) -> 
         ("tensorflow", "checkpoint_tf", "tensorflow-cpu"),
         ("tensorflow", "session_queue", "tensorflow-cpu"),
         ("tensorflow", "tf_dataset", "tensorflow-cpu"),
-        ("keras", "checkpoint_keras", "keras"),
+        ("keras", "keras_callbacks", "keras"),
         ("keras", "keras_data", "keras"),
-        ("keras", "keras_callback", "keras"),
     ],
 )
 def test_what_is_missing_is_named(

@@ -14,7 +14,7 @@ from fastfeed import Snapshot
 from fastfeed.core.stats import StageRow
 
 keras = pytest.importorskip("keras")
-import fastfeed.sinks.keras_callback as module  # noqa: E402
+import fastfeed.sinks.keras_callbacks as module  # noqa: E402
 from fastfeed.keras import FeedCallback, StateCallback  # noqa: E402
 from tests.helpers.fits import loses_none  # noqa: E402
 from tests.sinks.test_keras_fit import STEPS, VALID, fit, model_of, record, runner_of, since_3_3  # noqa: E402

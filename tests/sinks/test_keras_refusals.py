@@ -179,7 +179,7 @@ def test_an_unknown_keras_is_refused(name: str, monkeypatch: pytest.MonkeyPatch)
         runner.keras()
 
 
-@pytest.mark.parametrize("name", ["keras_data", "keras_callback"])
+@pytest.mark.parametrize("name", ["keras_data", "keras_callbacks"])
 def test_without_keras_there_is_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 

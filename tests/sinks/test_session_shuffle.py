@@ -94,7 +94,7 @@ def test_what_is_drawn_does_not_follow_from_how_much_came_at_once(together: int)
 
 
 def test_what_was_drawn_together_is_enqueued_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastfeed.sinks.session_pump import Pump
+    from fastfeed.sinks.session_queue import Pump
 
     counts: list[int] = []
     plain = Pump._enqueue_function

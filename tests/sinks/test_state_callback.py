@@ -13,7 +13,7 @@ from fastfeed import OptionError, ProducerError, StateError
 pytest.importorskip("keras")
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from fastfeed.sinks.checkpoint_keras import StateCallback
+from fastfeed.sinks.keras_callbacks import StateCallback
 from tests.helpers.fits import (
     NO_MORE,
     diary,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fastfeed import OptionError, Shuffle, StateError
 from fastfeed.core.batch import Batch, nbytes_of
 from fastfeed.core.collate import ALIGN
-from fastfeed.engine.shuffle import ShufflePool
+from fastfeed.engine.shuffle_pool import ShufflePool
 from tests.helpers.pools import (
     batch_of,
     lasts,

@@ -1,5 +1,5 @@
-"""An exception of a signal handler in the middle of a shuffle: the loop goes on as if nothing had
-happened, or every call says that the pool is lost."""
+"""An exception of a signal handler in the middle of a shuffle: every call says that the pool is
+lost."""
 
 from __future__ import annotations
 
@@ -65,11 +65,10 @@ def rows_of(runner: FeedRunner, found: list[int], hits: list[int]) -> None:
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 700), max_size=8), st.booleans())
-@example([6], False)  # before a push: what was received is pushed later
+@example([6], False)
 @example([6], True)
-def test_a_loop_goes_on_after_an_interrupted_draw(hits: list[int], resumes: bool) -> None:
-    """The loop continues in the same runner or in a new one. While records are on their way into
-    the pool, there is no state."""
+def test_a_loop_never_goes_on_with_other_records(hits: list[int], resumes: bool) -> None:
+    """The loop continues in the same runner or in a new one, unless there is no state any more."""
 
     def runner() -> FeedRunner:
         options = {
@@ -104,8 +103,8 @@ def test_a_push_that_was_interrupted_ends_the_runner() -> None:
     with FeedRunner(
         range(30), batch_size=4, shuffle=Shuffle(12, 4), stall_timeout_s=LIMIT_S
     ) as runner:
-        with pytest.raises(Interrupt), interrupted(40, within=("shuffle/storage",)):
+        with pytest.raises(Interrupt), interrupted(40, within=("shuffle_pool",)):
             list(runner)
         for call in (runner.state, lambda: list(runner)):
-            with pytest.raises(StateError, match="interrupted the shuffle"):
+            with pytest.raises(StateError, match="interrupted the feed or its shuffle"):
                 call()

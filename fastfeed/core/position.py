@@ -80,7 +80,6 @@ class Position:
         self._head_rows = 0  # records of the log's first entry that were delivered
         self._unsettled = 0  # records that were delivered and are not settled yet
         self.batches, self.records = counts
-        self.resumed = any(counts)  # True if an earlier run delivered records
 
     def arrived(self, stream: int, item: int, *, rows: int) -> None:
         """Note an item whose `rows` new records will be delivered after all earlier ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from fastfeed.augment.spec import Augment, HandOver, Targets
 from fastfeed.augment.steps import Blend, FixedWindow, Scale
 from fastfeed.core.batch import Batch, BatchSpec, LeafSpec
 from fastfeed.core.collate import aligned_arrays
-from fastfeed.core.stats import StageRow
+from fastfeed.core.stats import StageRow, total
 from fastfeed.engine.stage import Stage
 from fastfeed.errors import BadImage, FeedError, FeedStopped, ProducerFailed, SpecError, StateError
 from fastfeed.options import FeedOptions
@@ -204,9 +204,9 @@ class DaliStage(Stage):
     def __init__(
         self,
         options: FeedOptions,
+        producers: Callable[[], Iterable[StageRow]],
         *,
         row: StageRow,
-        elsewhere: Callable[[], int] = lambda: 0,
         queue: DaliQueue | None = None,
     ) -> None:
         assert options.augment is not None  # options.packed says so
@@ -223,7 +223,7 @@ class DaliStage(Stage):
         self._left_out = 0  # rows of batches of which nothing was left
         # `busy_s` is time waited for DALI, and `errors` counts records left out
         self._row = row
-        self._elsewhere = elsewhere  # errors of the producers, which count for error_limit, too
+        self._producers = producers  # their errors count for error_limit, too
         self._mark: Any = None  # state of the stage before at the batch that was taken last
 
     def take(self) -> Batch | None:
@@ -345,7 +345,7 @@ class DaliStage(Stage):
         self._row.errors += len(bad)
         if (
             not self._options.skips
-            or self._row.errors + self._elsewhere() > self._options.error_limit
+            or self._row.errors + total(self._producers()).errors > self._options.error_limit
         ):
             self._refuse(packed, bad)
         rows = [row for row in range(packed.rows) if row not in bad]

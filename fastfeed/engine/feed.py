@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.position import FROM_THE_START, ONLY_STREAM, Position
-from fastfeed.core.stats import Consumption, Snapshot, total
+from fastfeed.core.stats import Consumption, Snapshot
 from fastfeed.core.status import FEED_ENDED, FEED_FAILED, FEED_STOPPED, FeedStatus, state_of
 from fastfeed.engine.epoch_schedule import EpochSchedule, PartialEpoch, ResumePoint
 from fastfeed.engine.order_stage import (
@@ -84,9 +84,7 @@ class Feed:
             # a third of the time that `import fastfeed` would take
             from fastfeed.engine.dali_stage import DaliStage
 
-            rows = self._producers.rows
-            elsewhere = lambda: total(rows()).errors  # noqa: E731
-            dali = DaliStage(options, row=self._consumption.row, elsewhere=elsewhere)
+            dali = DaliStage(options, self._producers.rows, row=self._consumption.row)
             self._stages.append(dali.after(self._order))
         self._late: Batch | None = None  # taken from the stages, and not by the consumer
         # of a sink that acknowledges: records of the source in each batch that it has
@@ -121,8 +119,7 @@ class Feed:
         raise (run_is_over if self.schedule.may_be_empty else no_batch)()
 
     def recut(self, cutter: Cutter) -> None:
-        """Cut all batches with `cutter`, also the one that `first` returned. Before the first
-        `take`, of a feed that does not shuffle."""
+        """Cut all batches with `cutter`, also the first, where nothing was taken or shuffled."""
         assert isinstance(self._order, CutStage)
         self._order.recut(cutter)
 
@@ -157,9 +154,9 @@ class Feed:
         if self.error is not None:
             raise self.error
         last = self._stages[-1]
+        if self._owed is None:
+            self._position.commit()
         try:
-            if self._owed is None:
-                self._position.commit()
             batch = self._late = last.take() if self._late is None else self._late
         except FeedError as error:
             self._fail(error)
@@ -199,7 +196,7 @@ class Feed:
         self._on_failure = callback
 
     def state(self) -> dict[str, Any]:
-        """Return where the consumer is, and the first epoch of the run that it is in."""
+        """Return where the consumer is, as JSON."""
         state = self._stages[-1].state()
         if (pool := state["pool"]) is None or isinstance(pool["origins"], str):
             return state
@@ -214,11 +211,6 @@ class Feed:
     def counts(self) -> tuple[int, int]:
         """Batches and records that were delivered, those before a resume included."""
         return self._position.batches, self._position.records
-
-    @property
-    def resumed(self) -> bool:
-        """True if something was delivered before this feed began."""
-        return self._position.resumed
 
     @property
     def ended(self) -> bool:

@@ -179,18 +179,15 @@ class ShufflePool:
 
     def draw(self) -> Batch | None:
         """Return a batch drawn uniformly without replacement; None at the end of an epoch, and the
-        next one is started.
+        next one is started, and after the last one.
 
         The last batch of an epoch may be smaller, or is dropped. Raise StateError if there is too
         little input.
         """
-        slots = self._choose_one()
-        if not len(slots):
-            self._start_next_epoch()
-            return None
-        batch = self._storage.take(slots)
-        self._storage.give_back(slots)
-        return batch
+        chosen = self.choose()
+        batches = self.copy(chosen)
+        self.give_back(chosen)
+        return batches[0] if chosen else None
 
     def choose(self) -> list[Slots]:
         """Return the slots of the next batches, for `copy`, until the pool wants() more; an empty
@@ -199,14 +196,12 @@ class ShufflePool:
         Raise StateError as `draw` does.
         """
         chosen: list[Slots] = []
-        if self.finished:
-            return chosen
-        while len(chosen) < self._at_once and not (chosen and self.wants()):
+        while self._epochs and len(chosen) < self._at_once and not (chosen and self.wants()):
             slots = self._choose_one()
             if not len(slots):
                 break
             chosen.append(slots)
-        if not chosen:
+        if self._epochs and not chosen:
             self._start_next_epoch()
         return chosen
 
@@ -328,11 +323,8 @@ class ShufflePool:
 
     def _choose_one(self) -> Slots:
         """Return the slots of a batch, which are not drawn again; none at the end of an epoch."""
-        if not self._epochs or self.missing:
-            raise StateError(
-                "draw() from a shuffle pool that "
-                + ("misses records" if self.missing else "has ended")
-            )
+        if self.missing:
+            raise StateError("draw() from a shuffle pool that misses records")
         epoch = self._epochs[0]
         self._fill(epoch)
         left = self._count - len(self._holes)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fastfeed.core.order import is_integer
 from fastfeed.errors import OptionError, StateError, required
@@ -101,13 +101,6 @@ def _difference(now: Snapshot, before: Snapshot | None, *, clock_s: float) -> di
     }
 
 
-class PendingState(NamedTuple):
-    """A batch that was delivered, and the state of the runner after it."""
-
-    batch: Any
-    state: dict[str, Any]
-
-
 class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """Writes the state of the runner to the file `path`, whenever ModelCheckpoint saves the model.
 
@@ -136,7 +129,8 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         self._batch_source: Iterator[Any] | None = None
         # fit() reads in a thread of TensorFlow; the thread of an earlier fit() may still run
         self._reading = threading.Lock()
-        self._pending: dict[int, PendingState] = {}  # delivered and not trained on, by number
+        # batches that were delivered and not trained on, and the states after them, by number
+        self._pending: dict[int, tuple[Any, dict[str, Any]]] = {}
         self._read = 0  # batches that came from the runner
         self._trained = 0  # batches that were trained on
         self._state: dict[str, Any] | None = None  # after the last batch that was trained on
@@ -201,7 +195,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         )
         # the last execution of several steps may have had fewer batches than it counts
         while self._trained < min(self._epoch_began + last + 1, self._read):
-            self._state = self._pending.pop(self._trained).state
+            self._state = self._pending.pop(self._trained)[1]
             self._trained += 1
         before, self._last_number = self._last_number, batch
         self._unsaved += batch + 1 if before is None or batch <= before else batch - before
@@ -220,7 +214,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             if number == self._read and not self._read_one():
                 return None
         ahead = self._pending.get(number)
-        return None if ahead is None else ahead.batch
+        return None if ahead is None else ahead[0]
 
     def _read_one(self) -> bool:
         """Take the next batch from the runner; return True if there was one."""
@@ -229,7 +223,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             batch = self._next()  # the state was at the end of a run: the next one begins
         if batch is None:
             return False
-        self._pending[self._read] = PendingState(batch, self._runner.state())
+        self._pending[self._read] = batch, self._runner.state()
         self._read += 1
         return True
 

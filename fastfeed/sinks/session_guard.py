@@ -133,9 +133,7 @@ class SessionGuard:
         try:
             result = function(*args, **kwargs)
         except (tf.errors.OutOfRangeError, tf.errors.CancelledError) as error:
-            cause = next(
-                (c for c in [f.explain(error) for f in self._feeds] if c is not None), None
-            )
+            cause = next(filter(None, [feed.explain(error) for feed in self._feeds]), None)
             if cause is None:
                 raise
         except RuntimeError as error:
@@ -145,9 +143,7 @@ class SessionGuard:
         else:
             cause = None
             if self._attention:
-                cause = next(
-                    (c for c in [f.after_run() for f in self._feeds] if c is not None), None
-                )
+                cause = next(filter(None, [feed.after_run() for feed in self._feeds]), None)
             if cause is None:
                 return result
         finally:

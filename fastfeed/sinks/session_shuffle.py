@@ -43,7 +43,7 @@ class SessionShuffle(Stage):
         room = (shuffle.capacity - shuffle.min_after_dequeue) // (2 * size)
         most = min(MAX_AT_ONCE, MAX_AT_ONCE_NBYTES // nbytes, room)
         self.at_once = 1 if alone else max(1, most)
-        self._fresh = not feed.resumed
+        self._fresh = not any(feed.counts)
         self._size = size
         self._drawn: deque[Batch] = deque()  # copied, and not taken
         self._chosen: list[Slots] = []  # not copied yet

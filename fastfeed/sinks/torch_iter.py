@@ -90,14 +90,6 @@ class TorchBatches(IterableDataset[Any]):
             copier.close()
 
 
-class DeviceCopy:
-    """Tensors that are being copied to the device; `event` follows their copies."""
-
-    def __init__(self, tensors: Tensors, event: Any) -> None:
-        self.tensors = tensors
-        self.event = event
-
-
 class SideStream:
     """Copies to a CUDA device on a separate stream. `cuda` stands for `torch.cuda`.
 
@@ -112,8 +104,8 @@ class SideStream:
         # events, and the sources of the copies before them
         self._copies: deque[tuple[Any, Tensors]] = deque()
 
-    def begin(self, tensors: Tensors) -> DeviceCopy:
-        """Begin to copy."""
+    def begin(self, tensors: Tensors) -> tuple[Tensors, Any]:
+        """Begin to copy; return the copies, and the event that follows them."""
         self._forget_finished()
         # Other tensors would be copied by way of a temporary one without a reference.
         sources = [_pinned(t) if self._pin else _contiguous(t) for t in tensors]
@@ -124,18 +116,19 @@ class SideStream:
         finally:  # the first copy has begun even if the device has no memory for the second
             event.record(self._stream)
             self._copies.append((event, sources))
-        return DeviceCopy(moved, event)
+        return moved, event
 
-    def finish(self, copy: DeviceCopy) -> Tensors:
+    def finish(self, begun: tuple[Tensors, Any]) -> Tensors:
         """Return the copies. Later work of the current stream waits for them."""
+        copies, event = begun
         current = self._cuda.current_stream(self._stream.device)
-        current.wait_event(copy.event)
-        for tensor in copy.tensors:
+        current.wait_event(event)
+        for tensor in copies:
             # otherwise the side stream, which owns the memory, would reuse it too early
             if not isinstance(tensor, list):
                 tensor.record_stream(current)
         self._forget_finished()
-        return copy.tensors
+        return copies
 
     def close(self) -> None:
         """Wait for the copies that are in progress."""

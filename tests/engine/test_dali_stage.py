@@ -104,7 +104,7 @@ class Landing(NamedTuple):
 
 def stage_of(source: Source, **options: Any) -> DaliStage:
     given = FeedOptions(augment=SPEC, **options)
-    stage = DaliStage(given, row=StageRow(), queue=DaliQueue(SPEC, given, make=Fake))
+    stage = DaliStage(given, list, row=StageRow(), queue=DaliQueue(SPEC, given, make=Fake))
     stage.after(source)
     return stage
 

@@ -305,7 +305,7 @@ def test_a_batch_larger_than_the_queue_of_the_others_passes() -> None:
         ({"shuffle": SMALL, "batch_size": 13}, r"13 records does not fit.*= 21,"),
         (
             {"shuffle": SMALL, "memory": 300},
-            r"20 records of 16 bytes do not fit into the 300 bytes.*memory=",
+            r"20 records of 16 bytes does not fit into the 300 bytes.*memory=",
         ),
     ],
 )

@@ -31,7 +31,6 @@ OPERATIONS = [
     A.Contrast(A.Uniform(0.7, 1.3)),
     A.Erase(p=0.25),
     IMAGENET,
-    A.OneHot(10, smoothing=0.1),
 ]
 
 

@@ -9,22 +9,25 @@ GPU. Imports only core and errors.
     FeedRunner(photos, batch_size=64, augment=standard)
 """
 
-from fastfeed.augment.geometry import Affine, Crop, Decode, Flip, RandomResizedCrop, Resize, Rotate
-from fastfeed.augment.parameters import Choice, LogUniform, Normal, Uniform
-from fastfeed.augment.spec import Augment, HandOver
-from fastfeed.augment.values import (
+from fastfeed.augment.operations import (
+    Affine,
     Brightness,
     Cast,
     Contrast,
+    Crop,
+    Decode,
     Erase,
+    Flip,
     GaussianBlur,
     Hue,
-    Mixup,
+    Layout,
     Normalize,
-    OneHot,
+    RandomResizedCrop,
+    Resize,
     Saturation,
 )
-from fastfeed.augment.values import Layout as Layout
+from fastfeed.augment.parameters import Choice, LogUniform, Uniform
+from fastfeed.augment.spec import Augment
 from fastfeed.errors import BadImage
 
 __all__ = [
@@ -40,17 +43,12 @@ __all__ = [
     "Erase",
     "Flip",
     "GaussianBlur",
-    "HandOver",
     "Hue",
     "Layout",
     "LogUniform",
-    "Mixup",
-    "Normal",
     "Normalize",
-    "OneHot",
     "RandomResizedCrop",
     "Resize",
-    "Rotate",
     "Saturation",
     "Uniform",
 ]

@@ -12,31 +12,36 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.augment.spec import Augment
-from fastfeed.augment.steps import (
-    IDENTITY_WARP,
-    FixedWindow,
-    Mirror,
-    ProgramStep,
-    RandomWindow,
-    Scale,
+from fastfeed.augment.operations import (
+    Affine,
+    Crop,
+    Flip,
+    Operation,
+    RandomResizedCrop,
+    Resize,
     Size,
-    Warp,
 )
+from fastfeed.augment.spec import Augment
 from fastfeed.errors import SpecError
 
 Boxes = np.ndarray[Any, np.dtype[np.float32]]
+CORNERS = [0, 1, 2, 1, 0, 3, 2, 3]  # x and y of each, among left, top, right, bottom
 
 
 def transform_boxes(boxes: Any, spec: Augment, *, row: Sequence[float], size: Size) -> Boxes:
-    """Return the boxes of an image of `size` (height, width) after the plan `row`. Raise SpecError
-    for anything but boxes."""
+    """Return the boxes of an image of `size` (height, width) after the plan `row`: the upright ones
+    around the moved ones. Raise SpecError for anything but boxes."""
     at = _clipped(_checked(boxes), size)
-    for placed in spec.program:
-        at, size = _apply_step(at, placed.step, numbers=row[placed.numbers], size=size)
+    for op, numbers in spec.program:
+        move = _movement(op, row[numbers], size=size)
+        if move is None:
+            continue
+        matrix, size = np.array(move[0], np.float64).reshape(2, 3), move[1]
+        corners = at[:, CORNERS].reshape(-1, 4, 2) @ matrix[:, :2].T + matrix[:, 2]
+        moved = np.concatenate([corners.min(1), corners.max(1)], 1)
+        at = _clipped(moved * _has_area(at), size)
     result: Boxes = at.astype(np.float32)
-    # rounding to float32 may leave no area
-    result[(result[:, 2] <= result[:, 0]) | (result[:, 3] <= result[:, 1])] = 0
+    result *= _has_area(result)  # rounding to float32 may leave no area
     return result
 
 
@@ -48,57 +53,35 @@ def _checked(boxes: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     if not result.size and result.ndim <= 2:
         result = result.reshape(0, 4)
     if result.ndim != 2 or result.shape[1] != 4 or not np.isfinite(result).all():
+        shown = f"of shape {boxes.shape}" if isinstance(boxes, np.ndarray) else repr(boxes)
         raise SpecError(
-            f"Augment(boxes=...): a record's boxes are {_shown(boxes)}: must be numbers of shape "
+            f"Augment(boxes=...): a record's boxes are {shown}: must be finite numbers of shape "
             "(n, 4), each row left, top, right, bottom in pixels"
         )
     return result
 
 
-def _shown(boxes: Any) -> str:
-    return (
-        f"an array of shape {boxes.shape} and dtype {boxes.dtype}"
-        if isinstance(boxes, np.ndarray)
-        else repr(boxes)
-    )
-
-
-def _apply_step(
-    boxes: Any, step: ProgramStep, *, numbers: Sequence[float], size: Size
-) -> tuple[Any, Size]:
+def _movement(
+    op: Operation, numbers: Sequence[float], *, size: Size
+) -> tuple[Sequence[float], Any] | None:
+    """Return how `op` moves places, as a 2 x 3 matrix, row by row, and the size of its result; None
+    if nothing moves."""
     high, wide = size
-    if isinstance(step, (RandomWindow, FixedWindow)):
+    if isinstance(op, (Crop, RandomResizedCrop)):
         y, x, height, width = numbers
-        # boxes end within the image, so clipping them at the window is enough
-        size = (int(height), int(width))
-        return _clipped(boxes - (x, y, x, y), size), size
-    if isinstance(step, Scale):
-        size = (int(numbers[0]), int(numbers[1]))
-        return boxes * (size[1] / wide, size[0] / high, size[1] / wide, size[0] / high), size
-    if isinstance(step, Mirror):
-        horizontal, vertical = numbers
-        left, top, right, bottom = boxes.T
-        kept = _has_area(boxes)
-        if horizontal:
-            left, right = wide - right, wide - left
-        if vertical:
-            top, bottom = high - bottom, high - top
-        return np.stack([left, top, right, bottom], 1) * kept, size
-    if isinstance(step, Warp):
-        return _clipped(_warped(boxes, numbers), size), size
-    return boxes, size
-
-
-def _warped(boxes: Any, numbers: Sequence[float]) -> Any:
-    """Return the upright boxes around the turned ones."""
-    if tuple(numbers) == IDENTITY_WARP:
-        return boxes
-    kept = _has_area(boxes)
-    back = np.array(numbers, np.float64).reshape(2, 3)
-    forward = np.linalg.inv(back[:, :2])
-    corners = boxes[:, [0, 1, 2, 1, 0, 3, 2, 3]].reshape(-1, 4, 2)
-    there = (corners - back[:, 2]) @ forward.T
-    return np.concatenate([there.min(1), there.max(1)], 1) * kept
+        new: Any = op.size
+        down, along = new[0] / height, new[1] / width
+        return (along, 0, -x * along, 0, down, -y * down), new
+    if isinstance(op, Resize):
+        return (numbers[1] / wide, 0, 0, 0, numbers[0] / high, 0), numbers
+    if isinstance(op, Flip):
+        across, over = numbers
+        x_part = (-1, 0, wide) if across else (1, 0, 0)
+        return (*x_part, *((0, -1, high) if over else (0, 1, 0))), size
+    if isinstance(op, Affine):
+        back = np.array((*numbers, 0, 0, 1)).reshape(3, 3)
+        return np.linalg.inv(back)[:2].ravel().tolist(), size
+    return None
 
 
 def _has_area(boxes: Any) -> Any:

@@ -1,35 +1,45 @@
 """One DALI pipeline that executes the plans of records, on the CPU or a GPU, several batches in
-flight."""
+flight. Its operators read the numbers of a record from external sources."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fastfeed.augment.device import DeviceArray
+from fastfeed.augment.operations import (
+    MAX_LEVEL,
+    Affine,
+    Cast,
+    Colour,
+    Crop,
+    Decode,
+    Erase,
+    Flip,
+    GaussianBlur,
+    Layout,
+    Normalize,
+    Operation,
+    RandomResizedCrop,
+    Resize,
+)
 from fastfeed.augment.packing import PackedBatch, SampleKind
-from fastfeed.augment.spec import Augment, HandOver, PlacedStep
-from fastfeed.augment.steps import Blend, Constant, RandomWindow
-from fastfeed.augment.values import Cast, Layout, Normalize
+from fastfeed.augment.spec import Augment, Program
 from fastfeed.errors import OptionError, SpecError, required
 
 with required("NVIDIA DALI", "dali"):
     from nvidia.dali import Pipeline, backend, fn, types
 
-from fastfeed.augment.dali_steps import (
-    Argument,
-    Graph,
-    add_decoder,
-    add_final_steps,
-    add_step,
-    refuse_unsupported,
-)
+Array = np.ndarray[Any, Any]
+Node = Any  # of a DALI graph
 
-FINAL_STEPS = (Normalize, Cast, Layout, Blend)  # steps that are executed together, at the end
+
+# an external source of numbers: its name, and what computes them from the plan of a batch
+Argument = tuple[str, Callable[[Array], Array]]
 
 
 class DaliPipe:
@@ -38,7 +48,7 @@ class DaliPipe:
     `kinds` are those of the images, then of the masks. A batch has at most `rows` records. `pad`
     fills up images that are smaller than others of their batch. The host copies no data: a batch
     must not change between `start` and its `finish`. After a RuntimeError of either the pipeline is
-    unusable. Raise OptionError for steps that DALI does not have, and for a missing GPU.
+    unusable. Raise OptionError for a missing GPU.
     """
 
     def __init__(
@@ -50,12 +60,7 @@ class DaliPipe:
         device: str,
         pad: float | None,
     ) -> None:
-        self._dali_steps = dali_program(augment)
-        refuse_unsupported(self._dali_steps)
-        self._augment = augment
         self._device = device
-        self._pad = pad
-        self._arguments: list[Argument] = []
         self._in_flight: deque[Any] = deque()  # what DALI may still read
         self._names = [f"input{n}" for n in range(len(kinds))]
         self._layouts = [None if kind.encoded else "HWC" for kind in kinds]
@@ -68,20 +73,24 @@ class DaliPipe:
             prefetch_queue_depth=1,  # only batches that were started run ahead, never an empty one
         )
         with self._pipeline:
-            self._pipeline.set_outputs(
-                *(self._input_graph(n, kind) for n, kind in enumerate(kinds))
-            )
+            graphs = [
+                Graph(name, kind, row=0 if kind.mask else n, device=device)
+                for n, (name, kind) in enumerate(zip(self._names, kinds, strict=True))
+            ]
+            nodes = [graph.end(augment) for graph in graphs]
+            if pad is not None:
+                nodes = [fn.pad(node, fill_value=pad) for node in nodes]
+            self._pipeline.set_outputs(*nodes)
+        self._arguments = [argument for graph in graphs for argument in graph.arguments]
         self._build()
 
     def start(self, packed: PackedBatch) -> None:
         """Start to process a batch."""
         for name, samples, layout in zip(self._names, packed.samples, self._layouts, strict=True):
             self._pipeline.feed_input(name, list(samples), layout=layout)
-        numbers = [
-            np.ascontiguousarray(a.values_of(packed.plan[:, a.image])) for a in self._arguments
-        ]
-        for argument, values in zip(self._arguments, numbers, strict=True):
-            self._pipeline.feed_input(argument.name, values)
+        numbers = [(name, values_of(packed.plan)) for name, values_of in self._arguments]
+        for name, values in numbers:
+            self._pipeline.feed_input(name, values)
         self._in_flight.append((packed, numbers))
         self._pipeline.schedule_run()
 
@@ -93,42 +102,189 @@ class DaliPipe:
         self._in_flight.popleft()
         return [_result_array(results, self._device) for results in lists]
 
-    def _input_graph(self, number: int, kind: SampleKind) -> Any:
-        """Return the last node of the graph of one input."""
-        graph = Graph(0 if kind.mask else number, self._names[number], kind, device=self._device)
-        node = fn.external_source(name=graph.name, no_copy=True)
-        steps = [
-            placed
-            for placed in self._dali_steps
-            if not isinstance(placed.step, (*FINAL_STEPS, Constant))
-        ]
-        decode = self._augment.decodes
-        if kind.encoded and decode is not None:
-            window = steps.pop(0) if steps and isinstance(steps[0].step, RandomWindow) else None
-            node = add_decoder(node, decode, window=window, graph=graph)
-        elif self._device == "gpu":
-            node = node.gpu()
-        for placed in steps:
-            node = add_step(node, placed, graph=graph)
-        if not kind.mask:
-            node = add_final_steps(
-                node,
-                [placed for placed in self._dali_steps if isinstance(placed.step, FINAL_STEPS)],
-                graph=graph,
-            )
-        self._arguments += graph.arguments
-        return node if self._pad is None else fn.pad(node, fill_value=self._pad)
-
     def _build(self) -> None:
         try:
             self._pipeline.build()
         except RuntimeError as error:
             if self._device != "gpu":
                 raise
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise OptionError(
-                f'Augment(on="dali-gpu"): DALI finds no GPU that it can use '
-                f'({_first_line(error)}): install an NVIDIA driver, or set on="dali-cpu"'
+                f'Augment(on="dali-gpu"): DALI finds no GPU that it can use ({reason}): install an '
+                'NVIDIA driver, or set on="dali-cpu"'
             ) from error
+
+
+class Graph:
+    """The graph of one image or mask, the input `name`, from its bytes or pixels on. `row` is the
+    number of its row in the plan. A mask is moved, and its values stay."""
+
+    def __init__(self, name: str, kind: SampleKind, *, row: int, device: str) -> None:
+        self.arguments: list[Argument] = []
+        self._name = name
+        self._row = row
+        self._kind = kind
+        self._device = device
+
+    def end(self, augment: Augment) -> Node:
+        """Return the last node."""
+        node = fn.external_source(name=self._name, no_copy=True)
+        program = augment.program
+        decode = augment.first(Decode)
+        if decode is not None and self._kind.encoded:
+            node, program = self._decoded(node, decode, program=program)
+        elif self._device == "gpu":
+            node = node.gpu()
+        operators = MOVERS if self._kind.mask else {**MOVERS, **CHANGERS}
+        for op, numbers in program:
+            if type(op) in operators:
+                node = operators[type(op)](self, node, op=op, at=numbers)
+        return node if self._kind.mask else self._final(node, augment)
+
+    def numbers(self, values_of: Callable[[Array], Array]) -> Node:
+        """Return a node with the numbers that `values_of` computes from the rows of this image."""
+        name, row = f"{self._name}.{len(self.arguments)}", self._row
+        self.arguments.append((name, lambda plan: np.ascontiguousarray(values_of(plan[:, row]))))
+        return fn.external_source(name=name, batch=True, no_copy=True)
+
+    def columns(self, start: int, stop: int, *, dtype: type) -> Node:
+        """Return a node with some numbers of the rows."""
+        if stop == start + 1:
+            return self.numbers(lambda plan: plan[:, start].astype(dtype))
+        return self.numbers(lambda plan: plan[:, start:stop].astype(dtype))
+
+    def _decoded(self, node: Node, decode: Decode, *, program: Program) -> tuple[Node, Program]:
+        """Return the pixels of files, turned as EXIF specifies, and the operations that are left:
+        of a random window only that part is decoded."""
+        options = {
+            "device": "mixed" if self._device == "gpu" else "cpu",
+            "output_type": types.RGB if decode.channels == "rgb" else types.GRAY,
+        }
+        op, at = program[1] if len(program) > 1 else (decode, slice(0))
+        if not isinstance(op, RandomResizedCrop):
+            return fn.decoders.image(node, **options), program
+        anchor, shape = self._window(at, np.int32)
+        node = fn.decoders.image_slice(node, anchor, shape, axes=(0, 1), **options)
+        return self._resized(node, op.size, antialias=op.antialias), program[2:]
+
+    def _final(self, node: Node, augment: Augment) -> Node:
+        """Return `node` after Normalize, Cast and Layout."""
+        normalize, cast = augment.first(Normalize), augment.first(Cast)
+        layout = augment.first(Layout)
+        order = "HWC" if layout is None else layout.order
+        dtype = "uint8" if normalize is None else "float32"
+        if normalize is not None:
+            mean, std = normalize.of_channels(self._kind.channels)
+            node = fn.crop_mirror_normalize(
+                node, mean=mean, std=std, output_layout=order, dtype=types.FLOAT
+            )
+        elif order == "CHW":
+            node = fn.transpose(node, perm=[2, 0, 1])
+        if cast is not None and cast.dtype != dtype:
+            node = fn.cast(node, dtype=types.FLOAT16 if cast.dtype == "float16" else types.FLOAT)
+        return node
+
+    def _window(self, at: slice, dtype: type) -> list[Node]:
+        return [self.columns(at.start + n, at.start + n + 2, dtype=dtype) for n in (0, 2)]
+
+    def _resized(self, node: Node, size: Any, *, antialias: bool) -> Node:
+        # Without antialiasing DALI's triangular filter is linear interpolation.
+        kind = types.INTERP_NN if self._kind.mask else types.INTERP_LINEAR
+        return fn.resize(
+            node, size=size, interp_type=kind, antialias=antialias and not self._kind.mask
+        )
+
+    def random_window(self, node: Node, *, op: RandomResizedCrop, at: slice) -> Node:
+        """Add RandomResizedCrop."""
+        node = fn.slice(node, *self._window(at, np.int32), axes=(0, 1))
+        return self._resized(node, op.size, antialias=op.antialias)
+
+    def resize(self, node: Node, *, op: Resize, at: slice) -> Node:
+        """Add Resize."""
+        size = self.columns(at.start, at.stop, dtype=np.float32)
+        return self._resized(node, size, antialias=op.antialias)
+
+    def crop(self, node: Node, *, op: Crop, at: slice) -> Node:
+        """Add Crop."""
+        fill = 0 if self._kind.mask else round(op.fill)
+        return fn.slice(
+            node,
+            *self._window(at, np.int32),
+            axes=(0, 1),
+            out_of_bounds_policy="pad",
+            fill_values=fill,
+        )
+
+    def flip(self, node: Node, *, op: Flip, at: slice) -> Node:
+        """Add Flip."""
+        horizontal, vertical = (
+            self.columns(at.start + n, at.start + n + 1, dtype=np.int32) for n in range(2)
+        )
+        return fn.flip(node, horizontal=horizontal, vertical=vertical)
+
+    def affine(self, node: Node, *, op: Affine, at: slice) -> Node:
+        """Add Affine."""
+        matrix = self.numbers(lambda plan: plan[:, at].astype(np.float32).reshape(-1, 2, 3))
+        return fn.warp_affine(
+            node,
+            matrix=matrix,
+            inverse_map=True,
+            interp_type=types.INTERP_NN if self._kind.mask else types.INTERP_LINEAR,
+            fill_value=0 if self._kind.mask else round(op.fill),
+        )
+
+    def colour(self, node: Node, *, op: Colour, at: slice) -> Node:
+        """Add tones."""
+        grey = self._kind.channels == 1
+
+        def factors(plan: Array) -> Array:
+            rows = plan[:, at].astype(np.float32).reshape(-1, 3, 4)[:, :, :3]
+            return rows[:, :1].sum(axis=2, keepdims=True) if grey else rows
+
+        def added(plan: Array) -> Array:
+            rows = plan[:, at].astype(np.float32).reshape(-1, 3, 4)[:, :, 3]
+            return rows[:, : self._kind.channels] * np.float32(MAX_LEVEL)
+
+        return fn.coord_transform(
+            node, M=self.numbers(factors), T=self.numbers(added), dtype=types.UINT8
+        )
+
+    def blur(self, node: Node, *, op: GaussianBlur, at: slice) -> Node:
+        """Add GaussianBlur. A window of one pixel leaves the image unchanged, for any sigma."""
+
+        def sigmas(plan: Array) -> Array:
+            sigma = plan[:, at.start].astype(np.float32)
+            return np.where(sigma > 0, sigma, np.float32(1))
+
+        window = self.columns(at.start + 1, at.stop, dtype=np.int32)
+        return fn.gaussian_blur(node, sigma=self.numbers(sigmas), window_size=window)
+
+    def erase(self, node: Node, *, op: Erase, at: slice) -> Node:
+        """Add Erase."""
+        anchor, shape = self._window(at, np.float32)
+        return fn.erase(node, anchor=anchor, shape=shape, axes=(0, 1), fill_value=round(op.fill))
+
+
+MOVERS: dict[type[Operation], Callable[..., Node]] = {
+    RandomResizedCrop: Graph.random_window,
+    Resize: Graph.resize,
+    Crop: Graph.crop,
+    Flip: Graph.flip,
+    Affine: Graph.affine,
+}
+CHANGERS: dict[type[Operation], Callable[..., Node]] = {
+    Colour: Graph.colour,
+    GaussianBlur: Graph.blur,
+    Erase: Graph.erase,
+}
+
+
+def gpu_count() -> int:
+    """Return the number of GPUs that DALI can use; 0 without a driver."""
+    try:
+        return int(backend.GetCUDADeviceCount())  # type: ignore[attr-defined]
+    except RuntimeError:
+        return 0
 
 
 def _result_array(results: Any, device: str) -> Any:
@@ -139,30 +295,7 @@ def _result_array(results: Any, device: str) -> Any:
             "Resize, Crop or RandomResizedCrop, or set pad=True (zeros) or pad=<number>"
         )
     tensor = results.as_tensor()
-    return (
-        np.asarray(tensor)
-        if device == "cpu"
-        else DeviceArray(
-            tensor, tuple(tensor.shape()), dtype=np.dtype(types.to_numpy_type(tensor.dtype))
-        )
-    )
-
-
-def dali_program(augment: Augment) -> list[PlacedStep]:
-    """Return the steps that DALI executes."""
-    program = list(augment.program)
-    at = next((n for n, placed in enumerate(program) if isinstance(placed.step, HandOver)), -1)
-    return program[at + 1 :]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def gpu_count() -> int:
-    """Return the number of GPUs that DALI can use; 0 without a driver."""
-    try:
-        count: Any = backend
-        return int(count.GetCUDADeviceCount())
-    except RuntimeError:
-        return 0
+    if device == "cpu":
+        return np.asarray(tensor)
+    dtype = np.dtype(types.to_numpy_type(tensor.dtype))
+    return DeviceArray(tensor, tuple(tensor.shape()), dtype=dtype)

@@ -1,88 +1,79 @@
 """Parameters of operations: a number, or a distribution from which a number is drawn for each
-record."""
+record. Draws depend only on the record, so every producer draws the same ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from statistics import NormalDist
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from fastfeed.augment.draws import Draws
 from fastfeed.errors import OptionError
+
+MASK_64_BITS = 2**64 - 1
+# splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014)
+SPLITMIX_INCREMENT = 0x9E3779B97F4A7C15
+SPLITMIX_FACTOR_1, SPLITMIX_FACTOR_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def key_of(parts: Iterable[int]) -> int:
+    """Return 64 bits that stand for a record, such as (seed, epoch, index)."""
+    key = 0
+    for part in parts:
+        bits = ((key ^ (part & MASK_64_BITS)) + SPLITMIX_INCREMENT) & MASK_64_BITS
+        bits = ((bits ^ (bits >> 30)) * SPLITMIX_FACTOR_1) & MASK_64_BITS
+        bits = ((bits ^ (bits >> 27)) * SPLITMIX_FACTOR_2) & MASK_64_BITS
+        key = bits ^ (bits >> 31)
+    return key
+
+
+class Draws:
+    """A stream of numbers in [0, 1) for one record. Not for cryptography."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, key: int) -> None:
+        self._state = key
+
+    def next(self) -> float:
+        """Return the next number, with 53 bits."""
+        bits = self._state = (self._state + SPLITMIX_INCREMENT) & MASK_64_BITS
+        # written out again: a call would cost more than the computation
+        bits = ((bits ^ (bits >> 30)) * SPLITMIX_FACTOR_1) & MASK_64_BITS
+        bits = ((bits ^ (bits >> 27)) * SPLITMIX_FACTOR_2) & MASK_64_BITS
+        return ((bits ^ (bits >> 31)) >> 11) * 2.0**-53
 
 
 @dataclass(frozen=True)
-class Interval:
-    """The numbers from `low` to `high`."""
+class Uniform:
+    """Any number from `low` to `high`."""
 
     low: float
     high: float
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the greatest number."""
-        return self.low, self.high
-
-
-@dataclass(frozen=True)
-class Uniform(Interval):
-    """Any number from `low` to `high`."""
-
     def __post_init__(self) -> None:
-        _refuse_unless(
-            _finite(self.low, self.high) and self.low <= self.high,
-            self,
-            must_be="finite, with low <= high",
-        )
+        if not _are_numbers(self.low, self.high) or self.low > self.high:
+            raise OptionError(f"{self!r}: must be finite numbers, with low <= high")
 
     def draw(self, draws: Draws) -> float:
         """Draw one number."""
         return self.low + (self.high - self.low) * draws.next()
 
 
-@dataclass(frozen=True)
-class LogUniform(Interval):
+class LogUniform(Uniform):
     """A number from `low` to `high` whose logarithm is uniform: half of something as often as
     twice."""
 
     def __post_init__(self) -> None:
-        _refuse_unless(
-            _finite(self.low, self.high) and 0 < self.low <= self.high,
-            self,
-            must_be="finite, with 0 < low <= high",
-        )
+        super().__post_init__()
+        if self.low <= 0:
+            raise OptionError(f"{self!r}: must be greater than 0")
 
     def draw(self, draws: Draws) -> float:
         """Draw one number."""
-        return math.exp(
-            math.log(self.low) + (math.log(self.high) - math.log(self.low)) * draws.next()
-        )
-
-
-@dataclass(frozen=True)
-class Normal:
-    """A normally distributed number, at most four standard deviations from the mean."""
-
-    mean: float
-    std: float
-
-    def __post_init__(self) -> None:
-        _refuse_unless(
-            _finite(self.mean, self.std) and self.std >= 0, self, must_be="finite, with std >= 0"
-        )
-
-    def draw(self, draws: Draws) -> float:
-        """Draw one number."""
-        z = NormalDist().inv_cdf(min(max(draws.next(), 1e-12), 1 - 1e-12))
-        return self.mean + self.std * min(max(z, -4.0), 4.0)
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the greatest number."""
-        return self.mean - 4 * self.std, self.mean + 4 * self.std
+        low, high = math.log(self.low), math.log(self.high)
+        return math.exp(low + (high - low) * draws.next())
 
 
 @dataclass(frozen=True)
@@ -92,79 +83,82 @@ class Choice:
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _refuse_unless(
-            isinstance(self.values, Iterable),
-            self,
-            must_be="several numbers, as in Choice((0, 90))",
-        )
-        object.__setattr__(self, "values", tuple(self.values))
-        _refuse_unless(
-            bool(self.values) and _finite(*self.values), self, must_be="at least one finite number"
-        )
+        values = tuple(self.values) if isinstance(self.values, Iterable) else ()
+        if not values or not _are_numbers(*values):
+            raise OptionError(f"{self!r}: must be finite numbers, as in Choice((0, 90))")
+        object.__setattr__(self, "values", values)
 
     def draw(self, draws: Draws) -> float:
         """Draw one number."""
         return self.values[int(draws.next() * len(self.values))]
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the greatest number."""
-        return min(self.values), max(self.values)
 
-
-Distribution: TypeAlias = Uniform | LogUniform | Normal | Choice
-Parameter: TypeAlias = float | Distribution
+Parameter: TypeAlias = float | Uniform | Choice
 
 
 def drawn(parameter: Parameter, draws: Draws) -> float:
     """Return the number for one record; a constant draws nothing."""
-    return parameter.draw(draws) if isinstance(parameter, Distribution) else float(parameter)
+    return parameter.draw(draws) if isinstance(parameter, (Uniform, Choice)) else float(parameter)
 
 
-def bounds(parameter: Parameter) -> tuple[float, float]:
-    """Return the least and the greatest number that can be drawn."""
-    return (
-        parameter.bounds
-        if isinstance(parameter, Distribution)
-        else (float(parameter), float(parameter))
-    )
+# What an argument may be: a function of its name, as in "Crop(y", and its value. It returns the
+# value in its final form, or raises OptionError.
+Rule: TypeAlias = Callable[[str, Any], Any]
 
 
-def check(
-    parameter: object, name: str, *, least: float = -math.inf, most: float = math.inf
-) -> None:
-    """Raise OptionError unless it is a number or a distribution within [least, most]."""
-    number = (
-        isinstance(parameter, Real) and not isinstance(parameter, bool) and math.isfinite(parameter)
-    )
-    if not number and not isinstance(parameter, Distribution):
-        raise OptionError(
-            f"{name}={parameter!r}: must be a number, or Uniform, LogUniform, Normal or Choice of "
-            "numbers"
-        )
-    low, high = bounds(parameter)  # type: ignore[arg-type]
-    if low < least or high > most:
-        raise OptionError(
-            f"{name}={parameter!r}: must be numbers from {least:g} to {most:g}, it can be {low:g} "
-            f"to {high:g}"
-        )
+def within(least: float, most: float, *, constant: bool = False) -> Rule:
+    """Return the rule of a number within [least, most], which may be drawn unless `constant`."""
+    kinds = "a constant" if constant else "a number, or Uniform, LogUniform or Choice,"
+
+    def checked(name: str, value: Any) -> Any:
+        ends: Any = (value,) if _are_numbers(value) else ()
+        if isinstance(value, (Uniform, Choice)) and not constant:
+            ends = (value.low, value.high) if isinstance(value, Uniform) else value.values
+        if ends and least <= min(ends) and max(ends) <= most:
+            return value
+        raise OptionError(f"{name}={value!r}): must be {kinds} from {least:g} to {most:g}")
+
+    return checked
 
 
-def check_range(
-    name: str, given: object, *, kind: type[Uniform] | type[LogUniform], least: float, most: float
-) -> None:
-    """Raise OptionError unless it is a pair of numbers for `kind`, within [least, most]."""
-    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or len(given) != 2:
-        raise OptionError(f"{name}={given!r}: must be two numbers, (least, most)")
-    check(kind(given[0], given[1]), name, least=least, most=most)
+def span(least: float, most: float) -> Rule:
+    """Return the rule of two numbers in order, within [least, most]."""
+    rule = within(least, most, constant=True)
+
+    def checked(name: str, value: Any) -> tuple[float, float]:
+        pair = isinstance(value, (tuple, list)) and len(value) == 2
+        if not pair or rule(name, value[0]) > rule(name, value[1]):
+            raise OptionError(f"{name}={value!r}): must be two numbers, (least, most)")
+        return value[0], value[1]
+
+    return checked
 
 
-def _finite(*numbers: object) -> bool:
-    return all(
-        isinstance(n, Real) and not isinstance(n, bool) and math.isfinite(n) for n in numbers
-    )
+def one_of(*choices: str) -> Rule:
+    """Return the rule of one of `choices`."""
+
+    def checked(name: str, value: Any) -> str:
+        if value not in choices:
+            raise OptionError(f"{name}={value!r}): must be one of {', '.join(map(repr, choices))}")
+        return str(value)
+
+    return checked
 
 
-def _refuse_unless(right: bool, what: object, *, must_be: str) -> None:
-    if not right:
-        raise OptionError(f"{what!r}: must be {must_be}")
+def integer(name: str, value: Any) -> int:
+    """Return a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise OptionError(f"{name}={value!r}): must be an integer >= 1")
+    return value
+
+
+def sides(name: str, value: Any) -> tuple[int, int]:
+    """Return (height, width), of one number for both or of two."""
+    given = (value, value) if isinstance(value, int) else value
+    if not isinstance(given, Sequence) or len(given) != 2:
+        raise OptionError(f"{name}={value!r}): must be (height, width), or one number for both")
+    return integer(name, given[0]), integer(name, given[1])
+
+
+def _are_numbers(*values: object) -> bool:
+    return all(isinstance(v, Real) and not isinstance(v, bool) and math.isfinite(v) for v in values)

@@ -7,84 +7,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from fastfeed.augment.draws import Draws, key_of
-from fastfeed.augment.geometry import Affine, Crop, Decode, Flip, RandomResizedCrop, Resize, Rotate
-from fastfeed.augment.steps import Colour, Constant, ProgramStep, Size
-from fastfeed.augment.values import (
-    Brightness,
-    Cast,
-    Contrast,
-    Erase,
-    GaussianBlur,
-    Hue,
-    Layout,
-    Mixup,
-    Normalize,
-    OneHot,
-    Saturation,
-)
-from fastfeed.core.structure import Structure, describe, rebuild
+from fastfeed.augment.operations import OPERATIONS, TONES, Colour, Operation, Size
+from fastfeed.augment.parameters import Draws, key_of
+from fastfeed.core.structure import Structure, describe, paths_of, rebuild
 from fastfeed.errors import OptionError, SpecError
 
 # path of a leaf in a record: 0, "image" or ("left", 0)
 LeafPath: TypeAlias = int | str | tuple[int | str, ...]
-
-
-@dataclass(frozen=True)
-class HandOver(Constant):
-    """Operations before it are executed in the producers, by any executor: `[Decode(), Crop(224),
-    HandOver(), ...]` sends small uint8 images to DALI instead of whole files."""
-
-
-PIXEL_OPERATIONS = (Resize, RandomResizedCrop, Crop, Flip, Rotate, Affine, GaussianBlur, Erase)
-TONE_OPERATIONS = (Brightness, Contrast, Saturation, Hue)
-# By rank: an operation may be followed by those of later ranks, and of its own if it is repeatable.
-OPERATION_ORDER: tuple[tuple[type, ...], ...] = (
-    (Decode,),
-    (*PIXEL_OPERATIONS, *TONE_OPERATIONS),
-    (Normalize,),
-    (Cast,),
-    (Layout,),
-    (OneHot,),
-    (Mixup,),
-)
-REPEATABLE_RANK = 1
+# operations in order, each with the place of its numbers in the row of an image in the plan
+Program: TypeAlias = tuple[tuple[Operation, slice], ...]
 EXECUTORS = ("producers", "dali-cpu", "dali-gpu")
 AUTO_EXECUTOR = "auto"  # the fastest one, measured
+AnyOperation = TypeVar("AnyOperation", bound=Operation)
 
 
-@dataclass(frozen=True)
-class PlacedStep:
-    """A step of the program, and the place of its numbers in the row of an image in the plan."""
+class Targets(NamedTuple):
+    """The leaves of records of a `structure`, by number, and the names of all leaves.
 
-    step: ProgramStep
-    start: int
+    Masks are moved as the first image is, and never blended between pixels. Boxes are float32 of
+    shape (n, 4): left, top, right, bottom in pixels.
+    """
 
-    @property
-    def numbers(self) -> slice:
-        """The part of the row that holds its numbers."""
-        return slice(self.start, self.start + self.step.numbers)
-
-
-@dataclass(frozen=True)
-class Targets:
-    """The leaves of a record, by number: images, masks (moved as the first image is, never blended
-    between pixels), boxes (float32 of shape (n, 4): left, top, right, bottom in pixels) and labels
-    (None: there are none)."""
-
+    structure: Structure
+    names: list[str]
     images: tuple[int, ...]
     masks: tuple[int, ...]
     boxes: tuple[int, ...]
-    labels: int | None
 
 
 @dataclass(frozen=True)
 class Augment:
     """Image operations in order. They apply to the leaves `images` (default: the first leaf), and
-    beside them to `masks`, `boxes` and `labels` (default: the second leaf of two, if an operation
-    needs labels).
+    beside them to `masks` and `boxes`.
 
     Several images of a record are moved and coloured alike, or independently with `draws="own"`.
     `on` says where they are executed: "producers" uses OpenCV, "dali-cpu" and "dali-gpu" use DALI
@@ -96,81 +52,59 @@ class Augment:
     images: LeafPath | list[LeafPath] | None = None
     masks: LeafPath | list[LeafPath] = ()
     boxes: LeafPath | list[LeafPath] = ()
-    labels: LeafPath | None = None
     draws: str = "same"
     on: str = EXECUTORS[0]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.operations, Sequence):
+        if not isinstance(self.operations, Sequence) or not self.operations:
             raise OptionError(
                 f"Augment({self.operations!r}): must be a list of operations, as in "
                 "Augment([Flip()])"
             )
         object.__setattr__(self, "operations", tuple(self.operations))
-        if not self.operations:
-            raise OptionError("Augment([]): must have at least one operation")
         if self.draws not in ("same", "own"):
             raise OptionError(f'Augment(draws={self.draws!r}): must be "same" or "own"')
         if self.on not in (*EXECUTORS, AUTO_EXECUTOR):
             names = ", ".join(map(repr, (*EXECUTORS, AUTO_EXECUTOR)))
             raise OptionError(f"Augment(on={self.on!r}): must be one of {names}")
-        ranked = [(_rank_of(op), op) for op in self.operations if not isinstance(op, HandOver)]
-        for (rank, op), (later_rank, later) in pairwise(ranked):
-            if rank > later_rank or (rank == later_rank != REPEATABLE_RANK):
+        for op in self.operations:
+            if type(op) not in OPERATIONS:
                 raise OptionError(
-                    f"Augment: {_name_of(later)} comes after {_name_of(op)}: the order must be "
-                    "Decode, pixel operations, Normalize, Cast, Layout, OneHot, Mixup, each but "
-                    "pixel operations once"
+                    f"Augment: {op!r} is no operation: must be one of fastfeed.augment, such as "
+                    "Flip(horizontal=0.5)"
                 )
-        if sum(isinstance(op, HandOver) for op in self.operations) > 1:
-            raise OptionError(
-                "Augment: HandOver comes twice: the producers' part ends in one place"
-            )
-        if self.has(Mixup) and not (self.has(Normalize) or self.dtype == "float32"):
-            raise OptionError(
-                'Augment: Mixup blends floats: put Normalize(...) or Cast("float32") before it'
-            )
+        for op, later in pairwise(self.operations):
+            if op.rank > later.rank or (op.rank == later.rank != Operation.PIXELS):
+                raise OptionError(
+                    f"Augment: {type(later).__name__} comes after {type(op).__name__}: the order "
+                    "must be Decode, pixel operations, Normalize, Cast, Layout, each but pixel "
+                    "operations once"
+                )
 
-    def has(self, kind: type) -> bool:
-        """Return True if there is an operation of this kind."""
-        return any(isinstance(op, kind) for op in self.operations)
-
-    @property
-    def decodes(self) -> Decode | None:
-        """The operation that turns bytes into images; None if they are images already."""
-        first = self.operations[0]
-        return first if isinstance(first, Decode) else None
-
-    @property
-    def dtype(self) -> str | None:
-        """The dtype of Cast, or None."""
-        return next((op.dtype for op in self.operations if isinstance(op, Cast)), None)
+    def first(self, kind: type[AnyOperation]) -> AnyOperation | None:
+        """Return the first operation of this kind, or None."""
+        return next((op for op in self.operations if isinstance(op, kind)), None)
 
     @cached_property
-    def program(self) -> tuple[PlacedStep, ...]:
-        """The steps for the executors, in order; neighbouring tones are one step."""
-        steps: list[ProgramStep] = []
+    def program(self) -> Program:
+        """The operations for the executors; neighbouring tones are one."""
+        merged: list[Operation] = []
         for op in self.operations:
-            if not isinstance(op, TONE_OPERATIONS):
-                steps += (op,) if isinstance(op, Constant) else op.steps()
-            elif steps and isinstance(steps[-1], Colour):
-                steps[-1] = Colour((*steps[-1].tones, op.tone()))
+            if not isinstance(op, TONES):
+                merged.append(op)
+            elif merged and isinstance(merged[-1], Colour):
+                merged[-1] = Colour((*merged[-1].tones, op))
             else:
-                steps.append(Colour((op.tone(),)))
+                merged.append(Colour((op,)))
         placed, start = [], 0
-        for step in steps:
-            placed.append(PlacedStep(step, start))
-            start += step.numbers
+        for op in merged:
+            placed.append((op, slice(start, start + op.numbers)))
+            start += op.numbers
         return tuple(placed)
 
-    @cached_property
-    def numbers(self) -> int:
-        """Numbers in the row of an image in the plan."""
-        return sum(placed.step.numbers for placed in self.program)
-
     def plan(self, key: int, sizes: Sequence[Size]) -> list[list[float]]:
-        """Return a row of `numbers` for each image of a record, whose (height, width) are `sizes`,
-        decoded and turned.
+        """Return a row of numbers for each image of a record, whose (height, width) are
+        `sizes`, decoded and turned.
 
         `key` stands for the record (`key_of`): the same key and sizes give the same plan.
         """
@@ -178,8 +112,8 @@ class Augment:
         for image, size in enumerate(sizes):
             draws = Draws(key_of((key, image)) if self.draws == "own" and image else key)
             row: list[float] = []
-            for placed in self.program:
-                numbers, size = placed.step.plan(draws, size)
+            for op, _ in self.program:
+                numbers, size = op.plan(draws, size)
                 row += numbers
             rows.append(row)
         return rows
@@ -188,46 +122,20 @@ class Augment:
         """Return the targets among the `leaves` of a record. Raise SpecError if a path leads to
         none."""
         numbered = rebuild(structure, list(range(leaves)))
-        images = (
-            (0,)
-            if self.images is None
-            else _leaves_at(self.images, numbered, structure=structure, name="images")
+        images, masks, boxes = (
+            _leaves_at(name, getattr(self, name), numbered=numbered, structure=structure)
+            for name in ("images", "masks", "boxes")
         )
-        labels = None
-        if self.labels is not None:
-            labels = _leaves_at(self.labels, numbered, structure=structure, name="labels")[0]
-        elif self.has(OneHot) or self.has(Mixup):
-            if leaves != 2 or images not in ((0,), (1,)):
-                raise SpecError(
-                    "Augment: OneHot and Mixup need the labels, and a record is "
-                    f'{describe(structure)}: set labels=1 or labels="name" to their place'
-                )
-            labels = 1 - images[0]
-        return Targets(
-            images,
-            _leaves_at(self.masks, numbered, structure=structure, name="masks"),
-            _leaves_at(self.boxes, numbered, structure=structure, name="boxes"),
-            labels,
-        )
-
-
-def _rank_of(op: Any) -> int:
-    for rank, kinds in enumerate(OPERATION_ORDER):
-        if isinstance(op, kinds):
-            return rank
-    raise OptionError(
-        f"Augment: {op!r} is no operation: must be one of fastfeed.augment, such as "
-        "Flip(horizontal=0.5)"
-    )
-
-
-def _name_of(op: Any) -> str:
-    return type(op).__name__
+        names = paths_of(structure, "record")
+        return Targets(structure, names, images, masks, boxes)
 
 
 def _leaves_at(
-    paths: LeafPath | list[LeafPath], numbered: Any, *, structure: Structure, name: str
+    name: str, paths: LeafPath | list[LeafPath] | None, *, numbered: Any, structure: Structure
 ) -> tuple[int, ...]:
+    """Return the numbers of the leaves at `paths`, the value of the argument `name`."""
+    if paths is None:  # images
+        return (0,)
     found = []
     for path in paths if isinstance(paths, list) else [] if paths == () else [paths]:
         leaf = numbered

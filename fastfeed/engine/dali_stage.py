@@ -11,10 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fastfeed.augment.labels import mix
+from fastfeed.augment.operations import Crop, Decode, RandomResizedCrop, Resize
 from fastfeed.augment.packing import EXTRA_LEAVES, PackedBatch, SampleKind, record_structure, unpack
-from fastfeed.augment.spec import Augment, HandOver, Targets
-from fastfeed.augment.steps import Blend, FixedWindow, Scale
+from fastfeed.augment.spec import Augment, Targets
 from fastfeed.core.batch import Batch, BatchSpec, LeafSpec
 from fastfeed.core.collate import aligned_arrays
 from fastfeed.core.stats import StageRow, total
@@ -67,7 +66,6 @@ class DaliQueue:
         self._pipe: Pipe | None = None
         self._rows = 0  # the most records that the pipeline takes
         self._sound = True  # the batches in flight are in their pipelines, as far as is known
-        self._decodes = augment.decodes is not None and not augment.has(HandOver)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -154,19 +152,17 @@ class DaliQueue:
     def _kinds_of(self, packed: PackedBatch) -> tuple[SampleKind, ...]:
         """Return the kinds of the samples. Raise SpecError if they are not all alike, and as
         before."""
-        decode, images, found = self._augment.decodes, packed.plan.shape[1], []
+        decode, images, found = self._augment.first(Decode), packed.plan.shape[1], []
         for number, samples in enumerate(packed.samples):
             mask = number >= images
-            if self._decodes and decode is not None and not mask:
-                found.append(SampleKind("uint8", decode.depth, encoded=True))
+            if decode is not None and not mask:
+                found.append(SampleKind(decode.depth, encoded=True))
                 continue
-            kinds = {
-                SampleKind(sample.dtype.name, sample.shape[2], mask=mask) for sample in samples
-            }
+            kinds = {SampleKind(sample.shape[2], mask=mask) for sample in samples}
             if self._kinds is not None:
                 kinds.add(self._kinds[number])
             if len(kinds) > 1:
-                words = [f"{kind.dtype} with {kind.channels} channels" for kind in sorted(kinds)]
+                words = [f"{kind.channels} channels" for kind in sorted(kinds)]
                 raise SpecError(
                     f"images of {' and '.join(words)} in one leaf: DALI takes one kind only; "
                     'convert them to one in transform=, or set Augment(on="producers")'
@@ -372,11 +368,6 @@ class DaliStage(Stage):
             leaves[n] = copy
         for n, result in zip(numbers, results, strict=True):
             leaves[n] = result
-        blend = next(
-            (placed for placed in self._augment.program if isinstance(placed.step, Blend)), None
-        )
-        if blend is not None and targets.labels is not None:
-            mix(leaves[targets.labels], packed.plan[:, 0, blend.start].tolist(), what="labels")
         return Batch(tuple(leaves), packed.rows, sum(leaf.nbytes for leaf in leaves))
 
     def _spec_of(self, batch: Batch) -> BatchSpec:
@@ -417,11 +408,12 @@ class DaliStage(Stage):
     @property
     def _static(self) -> bool:
         """True if every image leaves with the same size."""
-        last = None
-        for placed in self._augment.program:
-            if isinstance(placed.step, (FixedWindow, Scale)):
-                last = placed.step
-        return isinstance(last, FixedWindow) or (isinstance(last, Scale) and not last.shorter)
+        sizers = [
+            op
+            for op in self._augment.operations
+            if isinstance(op, (Resize, RandomResizedCrop, Crop))
+        ]
+        return bool(sizers) and sizers[-1].size is not None
 
     @cached_property
     def _targets(self) -> Targets:

@@ -118,8 +118,8 @@ class BatchBuilder:
         self._executor: Executor | None = None
         # Imported on demand: it takes a quarter as long as all other imports.
         if options.augment is not None:
-            from fastfeed.augment.draws import key_of
             from fastfeed.augment.executor import executor_for
+            from fastfeed.augment.parameters import key_of
 
             self._key_of = key_of
             # True if producers compete with the training or with each other for cores.

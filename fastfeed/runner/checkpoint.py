@@ -209,8 +209,8 @@ def _operation_states(augment: Augment) -> dict[str, str]:
     """Return one entry for each operation, so that a difference names it; the executor may
     differ."""
     named = {f"augment[{n}]": repr(op) for n, op in enumerate(augment.operations)}
-    others = (augment.images, augment.masks, augment.boxes, augment.labels, augment.draws)
-    return {**named, "augment's images, masks, boxes, labels, draws": repr(others)}
+    others = (augment.images, augment.masks, augment.boxes, augment.draws)
+    return {**named, "augment's images, masks, boxes, draws": repr(others)}
 
 
 def _sampler_digest(sampler: Any) -> str | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import time
@@ -32,8 +33,8 @@ class ExecutorChoice:
 
 
 def refuse_misfits(options: FeedOptions) -> None:
-    """Raise OptionError for options that cannot be combined with DALI, and for operations that it
-    does not have."""
+    """Raise OptionError for options that cannot be combined with DALI, and MissingExtra without
+    it."""
     if options.augment is None or options.augment.on not in ("dali-cpu", "dali-gpu"):
         return
     for name, given, instead in (
@@ -52,10 +53,7 @@ def refuse_misfits(options: FeedOptions) -> None:
             raise OptionError(
                 f"{name} cannot be combined with Augment(on={options.augment.on!r}): {instead}"
             )
-    from fastfeed.augment.dali import dali_program
-    from fastfeed.augment.dali_steps import refuse_unsupported
-
-    refuse_unsupported(dali_program(options.augment))
+    importlib.import_module("fastfeed.augment.dali")  # raises MissingExtra without DALI
 
 
 def choose(source: Any, options: FeedOptions, *, seed: int) -> ExecutorChoice:

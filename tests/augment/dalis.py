@@ -9,16 +9,10 @@ from typing import Any
 import numpy as np
 
 from fastfeed.augment.opencv import OpenCV
-from fastfeed.augment.packing import (
-    EXTRA_LEAVES,
-    PackedBatch,
-    Packer,
-    collate_packed,
-    record_structure,
-    unpack,
-)
+from fastfeed.augment.packing import EXTRA_LEAVES, PackedBatch, Packer, record_structure, unpack
 from fastfeed.augment.spec import Augment
 from fastfeed.core.batch import Batch, infer
+from fastfeed.core.collate import aligned_arrays
 from fastfeed.engine.dali_stage import DaliQueue
 from fastfeed.options import FeedOptions
 
@@ -34,7 +28,9 @@ def packed_batch(
         packer.prepare(record, key, place=f"record {n}")
         for n, (record, key) in enumerate(zip(records, keys, strict=True))
     ]
-    value, varied = collate_packed(packed_records, None, place="the test's batch")
+    value, varied = packer.collate(
+        packed_records, None, place="the test's batch", allocate=aligned_arrays, lengths=False
+    )
     found = infer(value, ragged=True, varied=varied)
     batch = found.check(value, "the test's batch")
     targets = spec.targets(record_structure(found.structure), len(found.leaves) - EXTRA_LEAVES)

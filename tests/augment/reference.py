@@ -1,48 +1,51 @@
-"""The steps of a program in slow numpy, straight from their definitions. It shares no code with the
+"""The operations in slow numpy, straight from their definitions. It shares no code with the
 executors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fastfeed.augment.steps import (
-    Blur,
+from fastfeed.augment.operations import (
+    Affine,
     Colour,
-    Cutout,
-    FixedWindow,
-    Mirror,
-    ProgramStep,
-    RandomWindow,
-    Scale,
-    Warp,
+    Crop,
+    Erase,
+    Flip,
+    GaussianBlur,
+    Operation,
+    RandomResizedCrop,
+    Resize,
 )
 
 Image = np.ndarray[Any, Any]
 
 
-def done(image: Image, step: ProgramStep, numbers: Sequence[float]) -> Image:
-    """Apply `step`, with its numbers, to an image of (height, width, channels)."""
-    most = np.iinfo(image.dtype).max
-    if isinstance(step, (RandomWindow, FixedWindow)):
-        return window(image, *map(int, numbers), fill=getattr(step, "fill", 0))
-    if isinstance(step, Scale):
-        out = scaled(image.astype(float), (int(numbers[0]), int(numbers[1])), step)
-    elif isinstance(step, Mirror):
+def done(image: Image, op: Operation, numbers: Sequence[float]) -> Image:
+    """Apply `op`, with its numbers, to an image of (height, width, channels)."""
+    if isinstance(op, Crop):
+        return window(image, *map(int, numbers), fill=op.fill)
+    if isinstance(op, RandomResizedCrop):
+        part = window(image, *map(int, numbers), fill=0)
+        out = scaled(part.astype(float), op.size, antialias=op.antialias)
+    elif isinstance(op, Resize):
+        size = (int(numbers[0]), int(numbers[1]))
+        out = scaled(image.astype(float), size, antialias=op.antialias)
+    elif isinstance(op, Flip):
         return image[:: -1 if numbers[1] else 1, :: -1 if numbers[0] else 1]
-    elif isinstance(step, Warp):
-        out = warped(image.astype(float), numbers, fill=step.fill)
-    elif isinstance(step, Colour):
-        out = coloured(image.astype(float), numbers, most=most)
-    elif isinstance(step, Blur):
+    elif isinstance(op, Affine):
+        out = warped(image.astype(float), numbers, fill=op.fill)
+    elif isinstance(op, Colour):
+        out = coloured(image.astype(float), numbers)
+    elif isinstance(op, GaussianBlur):
         out = blurred(image.astype(float), *numbers)
     else:
-        assert isinstance(step, Cutout)
-        return erased(image, numbers, fill=step.fill)
-    return np.clip(np.rint(out), 0, most).astype(image.dtype)
+        assert isinstance(op, Erase)
+        return erased(image, numbers, fill=op.fill)
+    return np.clip(np.rint(out), 0, 255).astype(np.uint8)
 
 
 def window(image: Image, y: int, x: int, height: int, width: int, *, fill: float) -> Image:
@@ -54,12 +57,11 @@ def window(image: Image, y: int, x: int, height: int, width: int, *, fill: float
     return out
 
 
-def scaled(image: Image, size: tuple[int, int], step: Scale) -> Image:
-    pick = step.interpolation == "nearest"
-    down = (
-        _picked_rows(image.shape[0], size[0]) if pick else _weights(image.shape[0], size[0], step)
+def scaled(image: Image, size: tuple[int, int], *, antialias: bool) -> Image:
+    down, across = (
+        _weights(old, new, antialias=antialias)
+        for old, new in zip(image.shape[:2], size, strict=True)
     )
-    across = _weights(image.shape[1], size[1], step)
     return np.einsum("yh,hwc,xw->yxc", down, image, across)
 
 
@@ -84,10 +86,10 @@ def warped(image: Image, numbers: Sequence[float], *, fill: float) -> Image:
     return out
 
 
-def coloured(image: Image, numbers: Sequence[float], *, most: int) -> Image:
+def coloured(image: Image, numbers: Sequence[float]) -> Image:
     matrix = np.array(numbers).reshape(3, 4)
     colours = image if image.shape[2] == 3 else np.repeat(image, 3, 2)
-    out = colours @ matrix[:, :3].T + matrix[:, 3] * most
+    out = colours @ matrix[:, :3].T + matrix[:, 3] * 255
     return out if image.shape[2] == 3 else out[:, :, :1]
 
 
@@ -110,8 +112,8 @@ def blurred(image: Image, sigma: float, size: float) -> Image:
 
 def erased(image: Image, numbers: Sequence[float], *, fill: float) -> Image:
     out = image.copy()
-    for y, x, height, width in np.array(numbers, int).reshape(-1, 4):
-        out[y : y + height, x : x + width] = round(fill)
+    y, x, height, width = map(int, numbers)
+    out[y : y + height, x : x + width] = round(fill)
     return out
 
 
@@ -127,42 +129,14 @@ def _mirrored(place: int, length: int) -> int:
     return min(place, 2 * (length - 1) - place)
 
 
-def _picked_rows(old: int, new: int) -> Image:
-    """Return 1 for the old row that each new one is, as DALI goes down an image: step by step."""
-    out, ratio = np.zeros((new, old)), np.float32(old) / np.float32(new)
-    centre = ratio / 2
-    for at in range(new):
-        out[at, min(old - 1, int(centre))] = 1
-        centre += ratio
-    return out
-
-
-def _weights(old: int, new: int, step: Scale) -> Image:
+def _weights(old: int, new: int, *, antialias: bool) -> Image:
     """Return the share of each old pixel in each new one, of shape (new, old)."""
     ratio = old / new
-    wider = max(1.0, ratio) if step.antialias else 1.0
-    kernel, reach = _kernel(step.interpolation)
+    wider = max(1.0, ratio) if antialias else 1.0
     out = np.zeros((new, old))
     for at in range(new):
         centre = (at + 0.5) * ratio - 0.5
-        if step.interpolation == "nearest":
-            out[at, min(old - 1, int(np.float32(at + 0.5) * np.float32(ratio)))] = 1
-            continue
-        for place in range(
-            math.floor(centre - reach * wider) - 1, math.ceil(centre + reach * wider) + 2
-        ):
-            out[at, min(max(place, 0), old - 1)] += kernel(abs(place - centre) / wider)
+        for place in range(math.floor(centre - wider) - 1, math.ceil(centre + wider) + 2):
+            out[at, min(max(place, 0), old - 1)] += max(0.0, 1 - abs(place - centre) / wider)
         out[at] /= out[at].sum()
     return out
-
-
-def _kernel(name: str) -> tuple[Callable[[float], float], int]:
-    def triangle(far: float) -> float:
-        return max(0.0, 1 - far)
-
-    def cubic(far: float) -> float:
-        if far < 1:
-            return 1.5 * far**3 - 2.5 * far**2 + 1
-        return -0.5 * far**3 + 2.5 * far**2 - 4 * far + 2 if far < 2 else 0.0
-
-    return (cubic, 2) if name == "cubic" else (triangle, 1)

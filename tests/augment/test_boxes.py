@@ -32,7 +32,7 @@ moves = st.lists(
             st.tuples(st.integers(60, 120), st.integers(60, 120)),
             scale=st.just((0.5, 1.0)),
         ),
-        st.builds(A.Rotate, st.sampled_from([90.0, 180.0, -90.0])),
+        st.builds(A.Affine, st.sampled_from([90.0, 180.0, -90.0])),
         st.builds(A.Affine, shift=st.tuples(st.floats(-0.3, 0.3), st.floats(-0.3, 0.3))),
         st.just(A.GaussianBlur(0)),
         st.just(A.Brightness(1)),
@@ -100,7 +100,7 @@ def test_a_box_that_float32_leaves_no_area_is_zeros() -> None:
 
 
 def test_a_rotated_box_is_the_upright_one_around_it() -> None:
-    spec = A.Augment([A.Rotate(45.0)])
+    spec = A.Augment([A.Affine(45.0)])
     (row,) = spec.plan(1, [(100, 100)])
     box = transform_boxes([[40, 40, 60, 60]], spec, row=row, size=(100, 100))
     half = 10 * np.sqrt(2)
@@ -122,7 +122,8 @@ def test_a_box_that_is_lost_keeps_its_row() -> None:
 def test_what_is_no_box(boxes: Any) -> None:
     spec = A.Augment([A.Flip()])
     with pytest.raises(
-        SpecError, match=r"must be numbers of shape \(n, 4\), each row left, top, right, bottom"
+        SpecError,
+        match=r"must be finite numbers of shape \(n, 4\), each row left, top, right, bottom",
     ):
         transform_boxes(boxes, spec, row=[1, 0], size=(5, 5))
 

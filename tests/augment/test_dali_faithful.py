@@ -1,4 +1,4 @@
-"""DALI agrees with OpenCV: the same draws, and pixels within the table of differences."""
+"""DALI agrees with OpenCV: the same draws, and pixels within a table of differences."""
 
 from __future__ import annotations
 
@@ -12,78 +12,81 @@ from hypothesis import strategies as st
 pytest.importorskip("cv2")
 pytest.importorskip("nvidia.dali", reason="needs fastfeed[dali]")
 from fastfeed import augment as A
-from fastfeed.augment.agreement import AGREEMENT, SIXTEEN_BIT_FACTOR
 from tests.augment.dalis import apart, by_dali, by_opencv
 from tests.augment.pictures import Image, images, jpeg, noise, photographs, png, smooth, turned
 
 ANY = A.Uniform(0, 1)
-OPERATIONS: dict[str, list[Any]] = {
-    "Resize nearest": [
-        A.Resize((50, 60), interpolation="nearest"),
-        A.Resize(shorter=33, interpolation="nearest"),
-    ],
-    "Resize linear": [A.Resize((50, 9)), A.Resize((90, 9), antialias=True), A.Resize(shorter=40)],
-    "Resize cubic": [
-        A.Resize((50, 9), interpolation="cubic", antialias=smoothed) for smoothed in (False, True)
-    ],
-    "RandomResizedCrop": [A.RandomResizedCrop((40, 30)), A.RandomResizedCrop(24, antialias=True)],
-    "Crop": [A.Crop(30, ANY, ANY, fill=7)],
-    "Flip": [A.Flip(0.5, 0.5)],
-    "Rotate": [A.Rotate(A.Uniform(-360, 360), fill=9)],
-    "Affine": [
-        A.Affine(A.Uniform(-90, 90), (ANY, ANY), A.LogUniform(0.3, 3), A.Uniform(-40, 40), p=0.8)
-    ],
-    "Brightness": [A.Brightness(A.Uniform(0, 2))],
-    "Contrast": [A.Contrast(A.Uniform(0, 2))],
-    "Saturation": [A.Saturation(A.Uniform(0, 2))],
-    "Hue": [A.Hue(A.Uniform(-180, 180))],
-    "GaussianBlur": [A.GaussianBlur(A.Uniform(0, 3), p=0.7)],
-    "Erase": [A.Erase(p=0.9, count=3, fill=5)],
-    "Normalize": [A.Normalize(120, 50.0)],
-    "Cast": [A.Cast("float32"), A.Cast("uint8")],
-    "Layout": [A.Layout("CHW")],
-}
-EACH = [(name, op) for name, ops in OPERATIONS.items() for op in ops]
+# The greatest difference of one pixel, and the mean over an image, in levels of 0 to 255: draws and
+# geometry are the same, and the arithmetic differs. Each is for one operation; the sum bounds
+# several, except at sharp edges: a pixel on the edge of a warped image is either image or `fill`.
+EXACT, ROUNDED, WARPED, BLURRED, FLOATS = (0, 0), (1, 0.5), (3, 0.5), (2, 1), (1e-3, 1e-4)
+EACH: list[tuple[Any, tuple[float, float]]] = [
+    (A.Resize((50, 9)), ROUNDED),
+    (A.Resize((90, 9), antialias=True), ROUNDED),
+    (A.Resize(shorter=40), ROUNDED),
+    (A.RandomResizedCrop((40, 30)), ROUNDED),
+    (A.RandomResizedCrop(24, antialias=True), ROUNDED),
+    (A.Crop(30, ANY, ANY, fill=7), EXACT),
+    (A.Flip(0.5, 0.5), EXACT),
+    (A.Affine(A.Uniform(-360, 360), fill=9), WARPED),
+    (
+        A.Affine(A.Uniform(-90, 90), (ANY, ANY), A.LogUniform(0.3, 3), A.Uniform(-40, 40), p=0.8),
+        WARPED,
+    ),
+    (A.Brightness(A.Uniform(0, 2)), ROUNDED),
+    (A.Contrast(A.Uniform(0, 2)), ROUNDED),
+    (A.Saturation(A.Uniform(0, 2)), ROUNDED),
+    (A.Hue(A.Uniform(-180, 180)), ROUNDED),
+    (A.GaussianBlur(A.Uniform(0, 3), p=0.7), BLURRED),
+    (A.Erase(p=0.9, fill=5), EXACT),
+    (A.Normalize(120, 50.0), FLOATS),
+    (A.Cast("float32"), EXACT),
+    (A.Cast("float16"), EXACT),
+    (A.Layout("CHW"), EXACT),
+]
 KEYS = st.integers(0, 2**64 - 1)
 
 
-def agree(name: str, ours: Image, theirs: Image, *, times: float = 1.0) -> None:
+def agree(ours: Image, theirs: Image, allowed: tuple[float, float]) -> None:
     most, mean = apart(ours, theirs)
-    allowed = AGREEMENT[name]
-    assert most <= allowed.maximum * times
-    assert mean <= allowed.mean * times
+    assert most <= allowed[0]
+    assert mean <= allowed[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "op"), EACH, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_on_photographs(name: str, op: Any) -> None:
+@pytest.mark.parametrize(("op", "allowed"), EACH, ids=lambda value: type(value).__name__)
+def test_on_photographs(op: Any, allowed: tuple[float, float]) -> None:
     spec, files = A.Augment([A.Decode(), op]), photographs(4)
     for key, file in enumerate(files):
-        agree(name, by_dali(spec, [file], [key])[0][0], by_opencv(spec, file, key))
+        agree(by_dali(spec, [file], [key])[0][0], by_opencv(spec, file, key), allowed)
 
 
 @pytest.mark.parametrize("channels", ["rgb", "gray"])
 def test_decoded_photographs(channels: str) -> None:
     spec, files = A.Augment([A.Decode(channels)]), photographs(4)
     for file in files:
-        agree("Decode", by_dali(spec, [file], [0])[0][0], by_opencv(spec, file, 0))
+        agree(by_dali(spec, [file], [0])[0][0], by_opencv(spec, file, 0), EXACT)
 
 
 @settings(max_examples=40)
 @given(images(), st.sampled_from(EACH), KEYS)
-def test_on_any_image(image: Image, named: tuple[str, Any], key: int) -> None:
-    """Includes 1 x 1, extreme aspect ratios, grey and 16 bits."""
-    name, op = named
-    spec, times = A.Augment([op]), SIXTEEN_BIT_FACTOR if image.dtype == np.uint16 else 1.0
-    agree(name, by_dali(spec, [image], [key])[0][0], by_opencv(spec, image, key), times=times)
+def test_on_any_image(image: Image, chosen: tuple[Any, tuple[float, float]], key: int) -> None:
+    """Includes 1 x 1, extreme aspect ratios and grey."""
+    spec = A.Augment([chosen[0]])
+    agree(by_dali(spec, [image], [key])[0][0], by_opencv(spec, image, key), chosen[1])
 
 
 @settings(max_examples=40)
-@given(images(), st.tuples(st.integers(1, 90), st.integers(1, 90)))
-def test_nearest_neighbours_are_the_same_on_any_edge(image: Image, size: tuple[int, int]) -> None:
-    spec = A.Augment([A.Resize(size, interpolation="nearest")])
-    agree("Resize nearest", by_dali(spec, [image], [0])[0][0], by_opencv(spec, image, 0))
+@given(images(channels=(1,)), st.tuples(st.integers(1, 90), st.integers(1, 90)))
+def test_masks_are_resized_alike(mask: Image, size: tuple[int, int]) -> None:
+    """DALI computes in float32: where the centre of a new pixel lies on an edge, it may pick the
+    other neighbour."""
+    spec, record = A.Augment([A.Resize(size)], masks=1), (mask, mask)
+    theirs, ours = by_dali(spec, [record], [0])[1][0], by_opencv(spec, record, 0)[1]
+    clear = np.ones(size, bool)
+    for axis, (old, new) in enumerate(zip(mask.shape[:2], size, strict=True)):
+        on_edge = (2 * np.arange(new) + 1) * old % (2 * new) == 0
+        clear &= ~on_edge.reshape((-1, 1) if axis == 0 else (1, -1))
+    np.testing.assert_array_equal(theirs[clear], ours[clear])
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -97,30 +100,25 @@ def test_exif_turns_first(orientation: int, window: list[Any], behind: bool | No
         else turned(png(image), orientation, behind=behind)
     )
     spec = A.Augment([A.Decode(), *window])
-    agree(
-        *(
-            "RandomResizedCrop" if window else "Decode",
-            by_dali(spec, [file], [5])[0][0],
-            by_opencv(spec, file, 5),
-        )
-    )
+    allowed = ROUNDED if window else EXACT
+    agree(by_dali(spec, [file], [5])[0][0], by_opencv(spec, file, 5), allowed)
 
 
 @pytest.mark.parametrize(
-    ("name", "file"),
+    ("allowed", "file"),
     [
-        ("Decode", png(smooth(20, 30))),
-        ("Decode", png(smooth(20, 30, 1))),
-        ("Decode", png(np.dstack([smooth(20, 30), noise(20, 30, 1)]))),
-        ("Decode 16 bits", png(noise(20, 30, 0, dtype="uint16"))),
-        ("Decode", jpeg(smooth(1, 1))),
-        ("Decode", jpeg(smooth(1, 300))),
+        (EXACT, png(smooth(20, 30))),
+        (EXACT, png(smooth(20, 30, 1))),
+        (EXACT, png(np.dstack([smooth(20, 30), noise(20, 30, 1)]))),
+        (ROUNDED, png(noise(20, 30, 0, dtype="uint16"))),
+        (EXACT, jpeg(smooth(1, 1))),
+        (EXACT, jpeg(smooth(1, 300))),
     ],
     ids=["png", "grey png", "alpha", "16 bits", "1 x 1", "1 x 300"],
 )
-def test_decoded_files(name: str, file: bytes) -> None:
+def test_decoded_files(allowed: tuple[float, float], file: bytes) -> None:
     spec = A.Augment([A.Decode()])
-    agree(name, by_dali(spec, [file], [0])[0][0], by_opencv(spec, file, 0))
+    agree(by_dali(spec, [file], [0])[0][0], by_opencv(spec, file, 0), allowed)
 
 
 def test_a_whole_recipe_in_one_batch_of_all_sizes() -> None:
@@ -150,7 +148,7 @@ def test_pairs_and_masks_in_step(draws: str) -> None:
     operations = [
         A.RandomResizedCrop(24),
         A.Flip(),
-        A.Rotate(A.Uniform(-30, 30), interpolation="nearest"),
+        A.Affine(A.Uniform(-30, 30)),
         A.Erase(),
     ]
     spec = A.Augment(operations, images=["left", "right"], masks=["mask"], draws=draws)
@@ -162,19 +160,6 @@ def test_pairs_and_masks_in_step(draws: str) -> None:
     left, right, mask = by_dali(spec, [record] * 3, [1, 2, 3])
     for n, key in enumerate((1, 2, 3)):
         theirs = by_opencv(spec, record, key)
-        agree("RandomResizedCrop", left[n], theirs["left"])
-        agree("RandomResizedCrop", right[n], theirs["right"])
+        agree(left[n], theirs["left"], (4, 1))
+        agree(right[n], theirs["right"], (4, 1))
         assert (mask[n] == theirs["mask"]).mean() > 0.95, "nearest: only ties may differ"
-
-
-def test_what_stands_before_the_hand_over_is_done_by_opencv() -> None:
-    parts = (
-        [A.Decode(), A.RandomResizedCrop(24), A.Brightness(1.1)],
-        [A.Flip(), A.Normalize(9.0, 2.0)],
-    )
-    whole, split = (
-        A.Augment([*parts[0], *parts[1]]),
-        A.Augment([*parts[0], A.HandOver(), *parts[1]]),
-    )
-    file = jpeg(smooth(40, 50))
-    assert np.array_equal(by_dali(split, [file], [3])[0][0], by_opencv(whole, file, 3))

@@ -1,4 +1,4 @@
-"""Whole records, with masks, labels and pairs, and a helpful error for every mistake."""
+"""Whole records, with masks and pairs, and a helpful error for every mistake."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("cv2")
 import cv2
 
 from fastfeed import augment as A
-from fastfeed.augment import opencv
+from fastfeed.augment import image_records, opencv
+from fastfeed.augment.images import header_of
 from fastfeed.augment.opencv import OpenCV
 from fastfeed.errors import BadImage, SpecError
 from tests.augment.dalis import by_opencv
@@ -48,7 +49,7 @@ def refused(spec: A.Augment, record: Any, error: type[Exception] = SpecError) ->
 
 
 @settings(max_examples=50)
-@given(images(("uint8",)))
+@given(images())
 def test_a_png_is_decoded_to_what_it_was(image: Any) -> None:
     colours = (
         image
@@ -83,16 +84,18 @@ def test_exif_is_applied(orientation: int, encode: Any) -> None:
     np.testing.assert_array_equal(found, as_turned(upright, orientation))
 
 
-def test_exif_that_a_header_does_not_show_is_applied_before_anything_is_drawn() -> None:
-    data = png(smooth(30, 50))
-    exif = turned(data, 6)[33 : 33 + len(turned(data, 6)) - len(data)]
-    behind = data[:-12] + exif + data[-12:]  # the pixels, where the standard allows it, too
-    upright = done(DECODE, behind)
-    assert upright.shape == (50, 30, 3)
-    operations = [A.RandomResizedCrop(9), A.Flip()]
-    for key in range(9):
-        want = done(A.Augment(operations), upright, key)
-        np.testing.assert_array_equal(done(A.Augment([A.Decode(), *operations]), behind, key), want)
+def test_exif_that_a_header_does_not_show_is_applied_before_anything_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sizes that OpenCV finds count, whatever a header says."""
+    data = jpeg(smooth(30, 50))
+    upright, operations = done(DECODE, data), [A.RandomResizedCrop(9), A.Flip()]
+    monkeypatch.setattr(image_records, "size_of", lambda leaf, spec, name: (50, 30))
+    spec = A.Augment([A.Decode(), *operations])
+    found = [done(spec, data, key) for key in range(9)]
+    monkeypatch.undo()
+    for key, image in enumerate(found):
+        np.testing.assert_array_equal(image, done(A.Augment(operations), upright, key))
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -144,10 +147,8 @@ def cmyk() -> bytes:
 
 
 def test_cmyk_is_decoded_as_opencv_can() -> None:
-    from fastfeed.augment.headers import read_header
-
     data = cmyk()
-    assert read_header(data, max_pixels=100) == (8, 8, 4, 8, "JPEG", 1, False)
+    assert header_of(data, A.Decode(), name="") == (8, 8, 4, 8, "JPEG")
     assert done(DECODE, data).shape == (8, 8, 3)
 
 
@@ -156,8 +157,8 @@ def test_cmyk_is_decoded_as_opencv_can() -> None:
     [
         (b"", "the file is empty: 0 bytes"),
         (jpeg(smooth(50, 50))[:-30], "truncated JPEG: the end of the image is missing"),
-        (png(smooth(50, 50))[:-30], "truncated PNG: the end of the image is missing"),
-        (b"GIF89a" + bytes(90), "neither JPEG nor PNG but GIF"),
+        (png(smooth(50, 50))[:-30], "truncated: it ends after"),
+        (b"GIF89a" + bytes(90), "neither JPEG nor PNG: it begins with b'GIF89a"),
         (bomb(60_000, 60_000), "its header says 60000 x 60000 pixels"),
         (bomb(50, 60), "damaged PNG: OpenCV finds no 50 x 60 x 3 pixels of 8 bits in it"),
         (twelve_bits(), "damaged JPEG: OpenCV finds no 50 x 50 x 3 pixels of 12 bits in it"),
@@ -217,7 +218,7 @@ def test_masks_from_files_keep_their_numbers() -> None:
         (
             png(noise(12, 12, 1, dtype="uint16")),
             BadImage,
-            "this is a PNG of 1 channels and 16 bits",
+            "this is a PNG of 1 channels (or a palette) and 16 bits",
         ),
         (
             png(noise(12, 11, 1)),
@@ -236,7 +237,7 @@ def test_masks_that_cannot_be(mask: Any, error: type[Exception], text: str) -> N
 @settings(max_examples=60)
 @given(
     images(channels=(3,)),
-    st.sampled_from([None, "uint8", "uint16", "float16", "float32"]),
+    st.sampled_from([None, "float16", "float32"]),
     st.sampled_from(["HWC", "CHW"]),
     st.sampled_from([None, (3.5, 2.0), ((1, 2, 3), 4.0), (9.0, (4, 5, 6))]),
 )
@@ -245,19 +246,16 @@ def test_values_are_normalized_cast_and_laid_out(
 ) -> None:
     operations: list[Any] = [] if scale is None else [A.Normalize(*scale)]
     operations += [] if dtype is None else [A.Cast(dtype)]
-    assume(dtype != "float16" or image.max() < 60_000)  # beyond, there are no such numbers
     result = done(A.Augment([*operations, A.Layout(order)]), image)
     want = (
         image.astype(np.float64)
         if scale is None
         else (image.astype(np.float64) - scale[0]) / scale[1]
     )
-    name = dtype or (image.dtype.name if scale is None else "float32")
-    if "int" in name:
-        want = np.clip(np.rint(want), 0, np.iinfo(name).max)
+    name = dtype or ("uint8" if scale is None else "float32")
     assert result.dtype == name
     want = want.astype(name).transpose((2, 0, 1) if order == "CHW" else (0, 1, 2))
-    exact = {"rtol": 2e-3 if name == "float16" else 1e-5, "atol": 1 if "int" in name else 1e-3}
+    exact = {"rtol": 2e-3 if name == "float16" else 1e-5, "atol": 1e-3}
     np.testing.assert_allclose(result.astype(float), want.astype(float), **exact)
 
 
@@ -268,14 +266,6 @@ def test_normalize_is_exact_where_the_numbers_are() -> None:
     np.testing.assert_array_equal(
         done(A.Augment([A.Normalize(128, 64)]), noise(5, 2)).shape, (5, 2, 3)
     )
-
-
-def test_labels_become_smoothed_rows() -> None:
-    spec = A.Augment([A.Flip(), A.OneHot(4, smoothing=0.2)])
-    for label in (2, np.int64(2), np.array(2, np.uint8), np.array([2])):
-        _, row = done(spec, (noise(2, 2), label))
-        assert row.dtype == np.float32
-        np.testing.assert_allclose(row, [0.05, 0.05, 0.85, 0.05], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -298,44 +288,27 @@ def test_labels_become_smoothed_rows() -> None:
         (
             A.Augment([A.Flip()]),
             b"abc",
-            "record is a bytes; must be an image, as a numpy array: put Decode() first",
+            "record is a bytes; must be an image, as a numpy array of uint8",
         ),
         (
             A.Augment([A.Flip()]),
             np.zeros(9, np.uint8),
-            "shape (9,) and dtype uint8; must be an image of uint8 or uint16",
+            "shape (9,) and dtype uint8; must be an image, as a numpy array of uint8",
         ),
         (
             A.Augment([A.Flip()]),
             np.zeros((2, 2, 3)),
-            "dtype float64; must be an image of uint8 or uint16",
+            "dtype float64; must be an image, as a numpy array of uint8",
         ),
+        (A.Augment([A.Flip()]), np.zeros((2, 2), np.uint16), "uint16; must be an image, as a"),
+        (A.Augment([A.Flip()]), np.zeros((2, 2), np.uint16), "behind: convert it in transform="),
+        (A.Augment([A.Flip()]), b"abc", "behind: put Decode() first for files"),
         (A.Augment([A.Flip()]), np.zeros((2, 2, 4), np.uint8), "or with 1 or 3 channels behind"),
         (A.Augment([A.Flip()]), np.zeros((0, 2, 3), np.uint8), "shape (0, 2, 3)"),
         (
             A.Augment([A.Normalize((1, 2, 3), 4)]),
             noise(2, 2, 1),
             "Normalize(mean=(1.0, 2.0, 3.0)): the image has 1 channel:",
-        ),
-        (
-            A.Augment([A.OneHot(3)]),
-            (noise(2, 2), 3),
-            "OneHot(classes=3): the label of a record is 3: must be 0 to 2",
-        ),
-        (
-            A.Augment([A.OneHot(3)]),
-            (noise(2, 2), 1.5),
-            "OneHot: the label of a record is 1.5: must be one integer",
-        ),
-        (
-            A.Augment([A.OneHot(3)]),
-            (noise(2, 2), np.zeros(2)),
-            "is an array of shape (2,) and dtype float64",
-        ),
-        (
-            A.Augment([A.OneHot(3)]),
-            noise(2, 2),
-            "need the labels, and a record is array: set labels=1",
         ),
         (
             A.Augment([A.Flip()], images="image"),
@@ -346,7 +319,7 @@ def test_labels_become_smoothed_rows() -> None:
         (
             A.Augment([A.Flip()], boxes=1),
             (noise(2, 2), np.zeros(3)),
-            "a record's boxes are an array of shape (3,)",
+            "a record's boxes are of shape (3,)",
         ),
     ],
 )

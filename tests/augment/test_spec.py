@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed import augment as A
-from fastfeed.augment.draws import Draws, key_of
-from fastfeed.augment.parameters import drawn
-from fastfeed.augment.steps import Colour
-from fastfeed.augment.tones import TO_YIQ
+from fastfeed.augment.operations import TO_YIQ, Colour
+from fastfeed.augment.parameters import Draws, drawn, key_of
 from fastfeed.core.structure import structure_of
 from fastfeed.errors import OptionError, SpecError
 
@@ -29,10 +27,7 @@ EVERYTHING = [
         A.Resize(shorter=5),
         A.Flip(0.5, 0.5),
     ),
-    *(
-        A.Rotate(A.Normal(0, 20), p=0.5),
-        A.Affine(A.Choice((1, 2)), scale=A.LogUniform(0.5, 2), shear=A.Uniform(-9, 9)),
-    ),
+    A.Affine(A.Choice((1, 2)), scale=A.LogUniform(0.5, 2), shear=A.Uniform(-9, 9), p=0.5),
     *(
         A.Brightness(A.Uniform(0.5, 1.5)),
         A.Contrast(0.8),
@@ -41,12 +36,12 @@ EVERYTHING = [
     ),
     *(
         A.GaussianBlur(A.Uniform(0, 2)),
-        A.Erase(count=2),
+        A.Erase(),
+        A.Erase(p=0.9),
         A.Normalize(1, 2),
         A.Cast("float32"),
         A.Layout("CHW"),
     ),
-    *(A.OneHot(3), A.Mixup()),
 ]
 
 
@@ -79,13 +74,15 @@ def test_draws_are_even(key: int) -> None:
 
 @given(
     KEYS,
-    st.sampled_from(
-        [A.Uniform(2, 5), A.LogUniform(0.1, 9), A.Normal(3, 2), A.Choice((1, 4, 9)), 7, 2.5]
-    ),
+    st.sampled_from([A.Uniform(2, 5), A.LogUniform(0.1, 9), A.Choice((1, 4, 9)), 7, 2.5]),
 )
 def test_parameters_keep_their_bounds(key: int, parameter: Any) -> None:
     draws = Draws(key)
-    low, high = parameter.bounds if hasattr(parameter, "bounds") else (parameter, parameter)
+    ends = getattr(parameter, "values", None) or (
+        getattr(parameter, "low", parameter),
+        getattr(parameter, "high", parameter),
+    )
+    low, high = min(ends), max(ends)
     assert all(low - 1e-9 <= drawn(parameter, draws) <= high + 1e-9 for _ in range(50))
 
 
@@ -94,7 +91,7 @@ def test_a_plan_is_its_key_s_and_a_row_each(key: int, sizes: list[Any], own: boo
     spec = A.Augment(EVERYTHING, draws="own" if own else "same")
     rows = spec.plan(key, sizes)
     assert rows == pickle.loads(pickle.dumps(spec)).plan(key, sizes)
-    assert [len(row) for row in rows] == [spec.numbers] * len(sizes)
+    assert [len(row) for row in rows] == [spec.program[-1][1].stop] * len(sizes)
     assert np.isfinite(np.array(rows, float)).all()
     alike = [spec.plan(key, [size])[0] for size in sizes]
     assert rows[0] == alike[0] and (own or rows == alike)
@@ -122,7 +119,7 @@ def test_windows_lie_in_the_image(key: int, size: Any, scale: Any, ratio: Any) -
         and y + high <= size[0]
         and x + wide <= size[1]
     )
-    y, x, high, wide = row[6:]
+    y, x, high, wide = row[4:]
     assert high >= 1 and wide >= 1 and y >= 0 and x >= 0 and y + high <= 4 and x + wide <= 4
 
 
@@ -139,8 +136,8 @@ def test_tones_are_one_matrix_that_does_them_in_order(
     chosen: list[Any], colour: list[float]
 ) -> None:
     spec = A.Augment(chosen)
-    ((placed,), (row,)) = spec.program, spec.plan(1, [(5, 5)])
-    assert isinstance(placed.step, Colour)
+    (((op, _),), (row,)) = spec.program, spec.plan(1, [(5, 5)])
+    assert isinstance(op, Colour)
     matrix, want = np.array(row).reshape(3, 4), np.array(colour)
     for tone in chosen:
         want = toned(want, tone)
@@ -175,57 +172,54 @@ def toned(colour: Any, tone: Any) -> Any:
         ),
         (lambda: A.Resize(4.5), "Resize(size=4.5): must be (height, width)"),  # type: ignore[arg-type]
         (
-            lambda: A.Resize(4, interpolation="area"),
-            "Resize(interpolation='area'): must be one of 'nearest', 'linear', 'cubic'",
+            lambda: A.RandomResizedCrop(4, scale=(0, 1)),
+            "RandomResizedCrop(scale=0): must be a constant from 1e-06 to 1",
         ),
-        (lambda: A.RandomResizedCrop(4, scale=(0, 1)), "RandomResizedCrop(scale)"),
         (
             lambda: A.RandomResizedCrop(4, ratio=(2, 1)),
-            "LogUniform(low=2, high=1): must be finite, with 0 < low <= high",
+            "RandomResizedCrop(ratio=(2, 1)): must be two numbers, (least, most)",
         ),
-        (lambda: A.Crop(4, y=2), "Crop(y)=2: must be numbers from 0 to 1"),
-        (lambda: A.Crop(4, fill=-1), "Crop(fill=-1): must be a value of the image's dtype"),
-        (lambda: A.Flip(1.5), "Flip(horizontal=1.5): must be a probability, from 0 to 1"),
         (
-            lambda: A.Rotate("left"),
-            "Rotate(degrees)='left': must be a number, or Uniform, LogUniform, Normal or Choice",
+            lambda: A.Crop(4, y=2),
+            "Crop(y=2): must be a number, or Uniform, LogUniform or Choice, from 0 to 1",
+        ),
+        (lambda: A.Crop(4, fill=-1), "Crop(fill=-1): must be a constant from 0 to 255"),
+        (lambda: A.Affine(fill=256), "Affine(fill=256): must be a constant from 0 to 255"),
+        (lambda: A.Flip(1.5), "Flip(horizontal=1.5): must be a constant from 0 to 1"),
+        (lambda: A.Flip(True), "Flip(horizontal=True): must be a constant from 0 to 1"),
+        (
+            lambda: A.Affine("left"),
+            "Affine(degrees='left'): must be a number, or Uniform, LogUniform or Choice, from -360",
         ),
         (lambda: A.Affine(shift=0.5), "Affine(shift=0.5): must be two, down and right"),  # type: ignore[arg-type]
-        (lambda: A.Affine(scale=A.Uniform(0, 1)), "it can be 0 to 1"),
+        (
+            lambda: A.Affine(scale=A.Uniform(0, 1)),
+            "Affine(scale=Uniform(low=0, high=1)): must be a number, or Uniform, LogUniform or",
+        ),
         (
             lambda: A.Hue(A.Uniform(5, 1)),
-            "Uniform(low=5, high=1): must be finite, with low <= high",
+            "Uniform(low=5, high=1): must be finite numbers, with low <= high",
         ),
-        (lambda: A.Choice(()), "must be at least one finite number"),
-        (
-            lambda: A.GaussianBlur(99),
-            "GaussianBlur(sigma)=99: must be numbers from 0 to 50, it can be 99 to 99",
-        ),
-        (lambda: A.Normalize(1, 0), "Normalize(std)=0: must be numbers from 1e-09"),
+        (lambda: A.LogUniform(0, 1), "LogUniform(low=0, high=1): must be greater than 0"),
+        (lambda: A.Choice(()), "Choice(values=()): must be finite numbers, as in Choice((0, 90))"),
+        (lambda: A.GaussianBlur(99), "GaussianBlur(sigma=99): must be a number, or"),
+        (lambda: A.Normalize(1, 0), "Normalize(std=0): must be a constant from 1e-09 to 1e+09"),
         (
             lambda: A.Normalize((1, 2), 1),
             "Normalize(mean=(1, 2)): must be one number, or one for each of 3 channels",
         ),
-        (
-            lambda: A.Cast("int64"),
-            "Cast(dtype='int64'): must be one of 'uint8', 'uint16', 'float16', 'float32'",
-        ),
+        (lambda: A.Cast("int64"), "Cast(dtype='int64'): must be one of 'float16', 'float32'"),
         (lambda: A.Layout("NCHW"), "Layout(order='NCHW'): must be one of 'HWC', 'CHW'"),
-        (lambda: A.OneHot(0), "OneHot(classes=0): must be an integer >= 1"),
-        (lambda: A.Mixup(0), "Mixup(alpha)=0: must be numbers from 0.001"),
         (
             lambda: A.RandomResizedCrop(4, scale=0.5),
-            "RandomResizedCrop(scale)=0.5: must be two numbers, (least, most)",
+            "RandomResizedCrop(scale=0.5): must be two numbers, (least, most)",
         ),
-        (lambda: A.Erase(ratio="ab"), "Erase(ratio)='ab': must be two numbers, (least, most)"),
-        (lambda: A.Choice(90), "Choice(values=90): must be several numbers, as in Choice((0, 90))"),
+        (lambda: A.Erase(ratio="ab"), "Erase(ratio='ab'): must be two numbers, (least, most)"),
+        (lambda: A.Choice(90), "Choice(values=90): must be finite numbers, as in Choice((0, 90))"),
         (lambda: A.Cast("no dtype"), "Cast(dtype='no dtype'): must be one of"),
-        (
-            lambda: A.Normalize(A.Uniform(0, 1), 1),
-            "must be a constant; Brightness and Contrast are drawn",
-        ),
+        (lambda: A.Normalize(A.Uniform(0, 1), 1), "must be a constant from -1e+09"),
         (lambda: A.Augment(A.Flip()), "must be a list of operations, as in Augment([Flip()])"),
-        (lambda: A.Augment([]), "must have at least one operation"),
+        (lambda: A.Augment([]), "must be a list of operations, as in Augment([Flip()])"),
         (lambda: A.Augment(["flip"]), "'flip' is no operation: must be one of fastfeed.augment"),
         (
             lambda: A.Augment([A.Flip()], draws="each"),
@@ -236,11 +230,6 @@ def toned(colour: Any, tone: Any) -> Any:
             "Decode comes after Flip: the order must be Decode, pixel operations, Normalize",
         ),
         (lambda: A.Augment([A.Decode(), A.Decode()]), "Decode comes after Decode"),
-        (
-            lambda: A.Augment([A.Mixup()]),
-            'Mixup blends floats: put Normalize(...) or Cast("float32") before it',
-        ),
-        (lambda: A.Augment([A.Flip(), A.HandOver(), A.HandOver()]), "HandOver comes twice"),
     ],
 )
 def test_a_mistake_gives_a_sentence_that_helps(make: Any, text: str) -> None:
@@ -251,11 +240,9 @@ def test_a_mistake_gives_a_sentence_that_helps(make: Any, text: str) -> None:
 
 def test_paths_lead_to_leaves() -> None:
     record = {"pair": (np.zeros(1), np.zeros(2)), "label": 3}
-    spec = A.Augment(
-        [A.Flip()], images=[("pair", 0), ("pair", 1)], masks=("pair", 1), labels="label"
-    )
+    spec = A.Augment([A.Flip()], images=[("pair", 0), ("pair", 1)], masks=("pair", 1))
     found = spec.targets(structure_of(record), 3)
-    assert (found.images, found.masks, found.boxes, found.labels) == ((1, 2), (2,), (), 0)
+    assert (found.images, found.masks, found.boxes) == ((1, 2), (2,), ())
     for path in ("pairs", ("pair", 2), "pair", ("label", 0)):
         with pytest.raises(
             SpecError,

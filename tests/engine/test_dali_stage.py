@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from fastfeed import Skip
 from fastfeed import augment as A
-from fastfeed.augment.packing import PackedBatch, Packer, SampleKind, collate_packed
+from fastfeed.augment.packing import PackedBatch, Packer, SampleKind
 from fastfeed.core.batch import Batch, infer
+from fastfeed.core.collate import aligned_arrays
 from fastfeed.core.stats import StageRow
 from fastfeed.engine.dali_stage import AHEAD, DaliQueue, DaliStage
 from fastfeed.engine.stage import Stage
@@ -87,7 +88,9 @@ class Source(Stage):
         packer = Packer(SPEC)
         records = [(np.full((2, 3, 1), n, np.uint8), n) for n in numbers]
         made = [packer.prepare(record, 0, place=f"record {record[1]}") for record in records]
-        value, varied = collate_packed(made, None, place="a test")
+        value, varied = packer.collate(
+            made, None, place="a test", allocate=aligned_arrays, lengths=False
+        )
         self.spec = self.spec or infer(value, ragged=True, varied=varied)
         checked: Batch = self.spec.check(value, "a test")
         self.leases.append(weakref.ref(checked.leaves[0]))

@@ -18,7 +18,7 @@ pytest.importorskip("nvidia.dali", reason="needs fastfeed[dali]")
 from fastfeed import FeedRunner, FeedStopped, OptionError, Pad, Shuffle, Skip, SpecError
 from fastfeed import augment as A
 from fastfeed.augment.dali import gpu_count
-from fastfeed.augment.headers import read_header
+from fastfeed.augment.images import header_of
 from fastfeed.engine.dali_stage import DaliQueue
 from fastfeed.errors import BadImage, ProducerFailed
 from fastfeed.options import FeedOptions
@@ -32,7 +32,6 @@ FILES = [png(noise(9 + n % 3, 8 + n % 4, seed=n)) for n in range(COUNT)]
 EXACT = A.Augment(
     [A.Decode(), A.Crop(6, A.Uniform(0, 1), A.Uniform(0, 1)), A.Flip(), A.Normalize(9.0, 2.0)]
 )
-MIXED = A.Augment([*EXACT.operations, A.OneHot(COUNT), A.Mixup()])
 ROTTEN = rotten(FILES[0])
 SHUFFLES = [None, True, Shuffle(8, 3)]
 
@@ -80,21 +79,20 @@ def same(one: list[Any], other: list[Any]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", [EXACT, MIXED], ids=["plain", "mixup"])
 @pytest.mark.parametrize(
     "how", [{}, {"threads": 3}, {"processes": 1}, {"shuffle": True, "last_batch": "drop"}]
 )
-def test_the_same_batches_as_with_opencv(spec: A.Augment, how: dict[str, Any]) -> None:
+def test_the_same_batches_as_with_opencv(how: dict[str, Any]) -> None:
     with (
-        runner_of(augment=spec, epochs=2, **how) as dali,
-        runner_of(augment=spec, on="producers", epochs=2, **how) as opencv,
+        runner_of(epochs=2, **how) as dali,
+        runner_of(on="producers", epochs=2, **how) as opencv,
     ):
         mine, its = taken(dali), taken(opencv)
         assert dali.snapshot().consumed.busy_s > 0
     for (images, labels), (others, theirs) in zip(mine, its, strict=True):
         assert images.dtype == np.float32
         assert np.allclose(images, others, atol=1e-4)
-        assert np.allclose(labels, theirs, atol=1e-6)
+        assert np.array_equal(labels, theirs)
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES, ids=str)
@@ -160,9 +158,8 @@ def test_producers_that_fail_do_so_behind_what_they_made() -> None:
 
 @pytest.mark.parametrize("bad", [0, 5, 10])
 def test_an_image_that_only_dali_finds_bad_is_named(bad: int) -> None:
-    assert read_header(ROTTEN, max_pixels=1000).format == "PNG", (
-        "what producers look at is in order"
-    )
+    header = header_of(ROTTEN, A.Decode(), name="record")
+    assert header.format == "PNG", "what producers look at is in order"
     with (
         runner_of(Pictures(bad)) as runner,
         pytest.raises(ProducerFailed, match=f"record {bad} of") as caught,
@@ -220,11 +217,10 @@ def test_sources_of_batches_and_iterators() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"augment": A.Augment([A.Decode(), A.Rotate(9, interpolation="cubic")])}, "cubic"),
         ({"pad": Pad(lengths=True)}, r"Pad\(lengths=True\)"),
         ({"dtypes": "float32"}, "dtypes="),
     ],
-    ids=["cubic", "lengths", "dtypes"],
+    ids=["lengths", "dtypes"],
 )
 def test_what_cannot_be_done_is_refused_at_the_start(options: dict[str, Any], text: str) -> None:
     with pytest.raises(OptionError, match=text):
@@ -270,11 +266,12 @@ def test_auto_says_what_it_chose_and_why(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_auto_leaves_out_what_cannot_do_it_and_what_cannot_be_read_twice() -> None:
-    cubic = A.Augment([A.Decode(), A.Rotate(9, interpolation="cubic"), A.Resize(8)], on="auto")
-    choice = choose(Pictures(), FeedOptions(augment=cubic, batch_size=4), seed=1)
+    spec = A.Augment(EXACT.operations, on="auto")
+    options = FeedOptions(augment=spec, batch_size=4, dtypes=("float32", "int64"))
+    choice = choose(Pictures(), options, seed=1)
     assert choice.on == "producers"
     assert "dali-cpu is out" in choice.why
-    once = choose(iter([]), FeedOptions(augment=cubic, batch_size=4), seed=1)
+    once = choose(iter([]), options, seed=1)
     assert (once.on, once.rates) == ("producers", {})
 
 

@@ -32,7 +32,8 @@ SPEC = A.Augment(
     ]
 )
 PLAIN = A.Augment([A.Decode(), A.RandomResizedCrop(6), A.Flip()])
-MIXES = [(0, 1), (0, 3), (1, 1), (2, 1), (1, 2)]
+MIXES = [(0, 3), (2, 1), (1, 2)]
+IN_PROCESSES = pytest.param((2, 1), marks=pytest.mark.slow)
 
 
 class Indexed:
@@ -108,6 +109,7 @@ def test_a_seed_gives_the_same_images_whoever_makes_them(
     assert not same(alone, run(source, (0, 1), epochs=2, **{**options, "seed": seed + 9}))
 
 
+@pytest.mark.slow
 @settings(max_examples=6, phases=(Phase.explicit, Phase.generate))
 @given(st.sampled_from(sorted(KINDS)), st.sampled_from(MIXES), st.integers(0, 3))
 def test_so_it_does_in_any_order(kind: str, mix: Any, seed: int) -> None:
@@ -118,25 +120,31 @@ def test_so_it_does_in_any_order(kind: str, mix: Any, seed: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", [(2, 1), (1, 2)], ids=str)
 def test_streams_of_a_callable_draw_by_their_number(mix: tuple[int, int]) -> None:
     options = {"augment": PLAIN, "batch_size": SIZE}
     assert by_label(run(in_turn, mix, **options)) == by_label(run(in_turn, (0, 2), **options))
-    one = next(
-        iter(
-            by_label(
-                run(lambda: iter([(FILES[:1] * 9, np.arange(9))]), (0, 1), augment=PLAIN)
-            ).values()
-        )
-    )
-    same_file = by_label(run(lambda: iter([(FILES[:1] * 9, np.arange(9))]), (0, 1), augment=PLAIN))
-    assert one in same_file.values() and len(set(same_file.values())) > 6, "each row draws its own"
+
+
+def test_each_row_draws_its_own_and_so_does_each_batch() -> None:
+    def stream() -> Iterator[Any]:
+        yield FILES[:1] * 9, np.arange(9)
+        yield FILES[:1] * 9, np.arange(9, 18)
+
+    drawn = by_label(run(stream, (0, 1), augment=PLAIN))
+    assert drawn == by_label(run(stream, (0, 1), augment=PLAIN))
+    assert len(set(drawn.values())) > 14
 
 
 # of iterables, which is no news here
 @pytest.mark.filterwarnings("ignore:the state is .* items into the epoch")
 @pytest.mark.parametrize("kind", sorted(KINDS))
-@pytest.mark.parametrize(("before", "after"), [((0, 1), (1, 1)), ((0, 3), (0, 1))], ids=str)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [pytest.param((0, 1), (1, 1), marks=pytest.mark.slow), ((0, 3), (0, 1))],
+    ids=str,
+)
 def test_a_restored_run_goes_on_with_the_same_images(kind: str, before: Any, after: Any) -> None:
     source, options = KINDS[kind]
     options = {**options, "augment": SPEC, "seed": 5, "stall_timeout_s": LIMIT_S}
@@ -214,7 +222,7 @@ def damaged(*places: int) -> list[bytes]:
     return [TRUNCATED if n in places else data for n, data in enumerate(FILES)]
 
 
-@pytest.mark.parametrize("mix", [(0, 1), (1, 2)], ids=str)
+@pytest.mark.parametrize("mix", [(0, 1), IN_PROCESSES], ids=str)
 def test_a_bad_image_is_named(mix: tuple[int, int]) -> None:
     with pytest.raises(
         ProducerFailed, match=r"record 6 of batch 1 raised BadImage: record\[0\]: truncated JPEG"
@@ -222,7 +230,7 @@ def test_a_bad_image_is_named(mix: tuple[int, int]) -> None:
         run(Indexed(damaged(6)), mix, augment=PLAIN, batch_size=SIZE)
 
 
-@pytest.mark.parametrize("mix", [(0, 1), (0, 3), (2, 1)], ids=str)
+@pytest.mark.parametrize("mix", [(0, 1), (0, 3), IN_PROCESSES], ids=str)
 def test_a_bad_image_is_left_out_counted_and_told(
     mix: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,7 @@
 #   TF=tensorflow-cpu   or tensorflow
 #   PYTHON=python3.12   the interpreter that .venv is made with, 3.10 to 3.13
 # TORCH= (nothing) leaves PyTorch out, whose tests then are skipped: where the index has no CPU build it is gigabytes.
-EXTRAS := jax,opencv,dali,plot,examples,recipes,test,dev
+EXTRAS := jax,opencv,dali,metrics,plot,examples,recipes,test,dev
 TORCH ?= torch==2.13.0
 STAMP := .venv/.installed
 

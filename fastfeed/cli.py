@@ -278,11 +278,11 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
 def top(pid: int | None, *, once: bool, as_json: bool) -> None:
     """Show a running job while it runs.
 
-    Show its FeedRunners, or the threads of any other Python process, which requires py-spy. Without
-    PID, show the only job on this machine; if there are several, list them.
+    It is read from the job's black box. Without PID, show the only job of this user on this
+    machine; if there are several, list them.
     """
     with _exit_on_errors():
-        from fastfeed.live.top import view
+        from fastfeed.jobs.top import view
 
         view(pid, once=once, as_json=as_json)
 
@@ -295,9 +295,9 @@ def postmortem(file: Path | None) -> None:
     It is read from the job's black box; without FILE, from the newest one.
     """
     with _exit_on_errors():
-        from fastfeed.live.drawing import Terminal
-        from fastfeed.live.postmortem import read
-        from fastfeed.live.postmortem_view import render
+        from fastfeed.jobs.blackbox import read
+        from fastfeed.jobs.drawing import Terminal
+        from fastfeed.jobs.job_view import render
 
         Terminal().print(render(read(file), Terminal().width))
 
@@ -306,8 +306,8 @@ def postmortem(file: Path | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(*, as_json: bool) -> None:
     """Show what this machine offers, what is missing, and the command that brings it."""
-    from fastfeed.live.doctor import examine, json_of, table_of
-    from fastfeed.live.drawing import Terminal
+    from fastfeed.jobs.doctor import examine, json_of, table_of
+    from fastfeed.jobs.drawing import Terminal
 
     found = examine()
     if as_json:

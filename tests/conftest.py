@@ -32,10 +32,8 @@ settings.register_profile("explore", settings.get_profile("suite"), derandomize=
 settings.load_profile("explore" if os.environ.get("EXPLORE") else "suite")
 LIMIT_S = 30.0  # of a failure: what ends by itself does so at once
 tqdm.monitor_interval = 0  # of a thread that the first bar starts, for as long as the process lives
-# tests/live enables these defaults of every runner: elsewhere they would fill this user's own
-# folders.
-for switch in ("FASTFEED_BLACKBOX", "FASTFEED_SOCKET"):
-    os.environ.setdefault(switch, "0")
+# tests/jobs enables this default of every runner: elsewhere it would fill this user's own folder.
+os.environ.setdefault("FASTFEED_BLACKBOX", "0")
 # Opened once and kept: by the C library and TensorFlow (devices, CPU lists) and by Python (shared
 # objects, modules).
 KEPT_OPEN = ("/dev/", "/sys/", "/proc/", "/usr/", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")

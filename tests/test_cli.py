@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from fastfeed import __version__
 from fastfeed.cli import main
-from fastfeed.live import doctor
+from fastfeed.jobs import doctor
 
 QUICK = ["--consumer", "sim:1ms", "--workload", "sleep:2ms", "--steps", "20", "--repeats", "1"]
 

@@ -37,7 +37,7 @@ FLOORS = (
     ("producers.process",),
     ("producers.remote",),
     ("engine",),
-    ("live", "sinks"),
+    ("jobs", "sinks"),
     ("runner",),
     ("__init__", "keras"),
     ("testing", "diagnose.evidence"),
@@ -52,13 +52,13 @@ FLOORS = (
 # Packages whose __init__ is only their description.
 LABELS = {"fastfeed.diagnose", "fastfeed.producers"}
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "cv2", "matplotlib", "nvidia", "sklearn"}
-FRAMEWORKS |= {"pynvml", "h5py", "ray"}
+FRAMEWORKS |= {"pynvml", "h5py", "ray", "prometheus_client", "tensorboard"}
 # Only these files import a framework.
 FRAMEWORK_FILES = tuple(
     f"sinks/{name}_" for name in ("session", "tf", "checkpoint", "keras", "torch", "jax")
 )
 FRAMEWORK_FILES += ("benchmark/", "probes/gpu", "augment/opencv", "augment/dali", "source/hdf5")
-FRAMEWORK_FILES += ("plan/plan_plot", "producers/remote/")
+FRAMEWORK_FILES += ("plan/plan_plot", "producers/remote/", "jobs/metrics")
 # Sorted; at most 25, because `except` needs all 12 errors: 13 names for what users build.
 PUBLIC = """
 Augment BadImage Cache FeedError FeedOptions FeedRunner FeedStopped FeedTimeout FeedWarning
@@ -355,7 +355,7 @@ def test_a_worker_imports_little() -> None:
     assert (
         imported(
             "import fastfeed.producers.process.main",
-            FRAMEWORKS | {"fastfeed.runner.runner", "fastfeed.live"},
+            FRAMEWORKS | {"fastfeed.runner.runner", "fastfeed.jobs"},
         )
         == set()
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fastfeed.core.stats import StageRow
 
@@ -66,7 +66,6 @@ class WorkerStatus(NamedTuple):
     handle: int
     number: int
     pid: int
-    pidfd: Any  # keeps the descriptor open
     ended: bool
     node: str = ""
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from fastfeed.benchmark.bench_command import progress_bar, show, write_results
 from fastfeed.benchmark.report import STYLE, plain
 from fastfeed.errors import OptionError
-from fastfeed.live.drawing import Terminal
+from fastfeed.jobs.drawing import Terminal
 from fastfeed.plan import units
 from fastfeed.plan.plan_figures import KNOWN, Figure, figures_from
 from fastfeed.plan.planner import Plan, make_plan

@@ -18,7 +18,7 @@ from fastfeed.engine.feed import Feed
 from fastfeed.engine.order_stage import CutStage, Cutter, OrderStage, run_is_over
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, OptionError, StateError
-from fastfeed.live.hub import Watch, observe
+from fastfeed.jobs.observer import Watch, observe
 from fastfeed.options import FeedOptions, Pad, Shuffle
 from fastfeed.producers.process.supervisor import SharedWorkers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, seed_of, state_of, warn_of_costs
@@ -262,7 +262,7 @@ class Stream:
         return "ended" if self.feed.ended else "running"
 
     def unwatch(self) -> None:
-        """End the observation of the feed by the black box, the socket and metrics."""
+        """End the observation of the feed by the black box and metrics."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.end()
@@ -381,7 +381,7 @@ class Stream:
             feed.call_on_failure(releasing(finalizer))
             try:
                 if self._watch is None or self._watch.over:
-                    self._watch = observe(self, *filter(None, [self.options.metrics_target]))
+                    self._watch = observe(self, self.options.metrics_target)
                 for follower in self.living_followers():
                     follower._start_with(workers)
                 feed.start()

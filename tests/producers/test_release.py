@@ -20,9 +20,8 @@ from tests.helpers.feeds import LONG_S
 
 @pytest.fixture(autouse=True)
 def nobody_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn off the watchers of runners, which have descriptors of their own."""
-    for name in ("FASTFEED_BLACKBOX", "FASTFEED_SOCKET"):
-        monkeypatch.setenv(name, "0")
+    """Turn off the black box, which has a descriptor of its own."""
+    monkeypatch.setenv("FASTFEED_BLACKBOX", "0")
 
 
 def descriptors() -> dict[str, str]:

@@ -65,7 +65,7 @@ def replay(path: Path, *, evidence: Path | None, anonymous: bool, **options: Any
 
 
 def _show(diagnosis: Diagnosis, written: list[Path]) -> None:
-    from fastfeed.live.drawing import Terminal
+    from fastfeed.jobs.drawing import Terminal
 
     console = Terminal(stderr=True)
     console.print(render(diagnosis))

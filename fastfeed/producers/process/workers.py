@@ -394,8 +394,7 @@ class WorkerGroup:
             for thread in range(worker.task.threads)
         ]
         return producers, [
-            WorkerStatus(w.task.number, w.task.index, w.pid, w.pidfd, w.exited, w.place)
-            for w in handles
+            WorkerStatus(w.task.number, w.task.index, w.pid, w.exited, w.place) for w in handles
         ]
 
     def _status_of(self, worker: WorkerHandle, thread: int) -> ProducerStatus:

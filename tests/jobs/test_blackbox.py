@@ -17,12 +17,10 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.errors import ProducerFailed
-from fastfeed.live import blackbox
-from fastfeed.live.blackbox import BlackBox, boxes, in_use, prune
-from fastfeed.live.hub import Hub
-from fastfeed.live.postmortem import read
+from fastfeed.jobs import blackbox, observer
+from fastfeed.jobs.blackbox import BlackBox, boxes, in_use, prune, read
 from tests.helpers.dying import until
-from tests.live.places import Folders, flight, live_threads, ones
+from tests.jobs.flights import flight, left, observing, ones
 
 
 def broken() -> Any:
@@ -30,7 +28,7 @@ def broken() -> Any:
     raise ValueError("no such picture")
 
 
-def test_it_is_there_while_a_runner_runs(folders: Folders) -> None:
+def test_it_is_there_while_a_runner_runs(folder: Path) -> None:
     with FeedRunner(ones, threads=2) as runner:
         next(iter(runner))
         seen = flight(samples=3)
@@ -42,10 +40,10 @@ def test_it_is_there_while_a_runner_runs(folders: Folders) -> None:
         assert list(seen.last_minute) == [0]
         assert seen.events[0].text == "start threads=2"
         assert seen.table is not None and len(seen.table.rows) == 2
-    assert folders.left() == [] and not live_threads()
+    assert left(folder) == [] and not observing()
 
 
-def test_a_failure_is_kept(folders: Folders) -> None:
+def test_a_failure_is_kept(folder: Path) -> None:
     runner = FeedRunner(broken)
     with pytest.raises(ProducerFailed):
         next(iter(runner))
@@ -58,7 +56,7 @@ def test_a_failure_is_kept(folders: Folders) -> None:
 
 
 def test_a_given_path_is_kept(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FASTFEED_BLACKBOX", str(tmp_path / "flight"))
     for _ in range(2):  # the second one replaces the file
@@ -82,13 +80,12 @@ def test_two_processes_with_one_path(tmp_path: Path) -> None:
         box.close(False)
 
 
-def test_switched_off(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTFEED_BLACKBOX", "0")
-    monkeypatch.setenv("FASTFEED_SOCKET", "0")
     with FeedRunner(ones) as runner:
         next(iter(runner))
-        assert not live_threads()
-    assert folders.left() == []
+        assert not observing()
+    assert left(folder) == []
 
 
 @pytest.mark.parametrize("kind", ["foreign file", "link", "folder", "pipe"])
@@ -114,7 +111,7 @@ def test_what_is_no_black_box_is_left_alone(kind: str, tmp_path: Path) -> None:
 )
 def test_trouble_costs_one_line(
     trouble: str,
-    folders: Folders,
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -139,59 +136,45 @@ def test_trouble_costs_one_line(
         until(lambda: caplog.records and not boxes(), "a line in the log")
         for _ in range(5):
             next(stream)
-        assert live_threads()  # the socket goes on
     assert len(caplog.records) == 1 and "black box" in caplog.text
-    assert folders.left() == []
-
-
-def test_without_descriptors_there_is_no_observation(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def no_more(*_: Any) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("fastfeed.live.service.os.eventfd", no_more)
-        with FeedRunner(ones) as runner:
-            next(iter(runner))
-            assert not live_threads()
-    assert "this runner is not observed: [Errno 24]" in caplog.text and len(caplog.records) == 1
+    assert left(folder) == []
 
 
 def test_a_defect_of_fastfeed_costs_one_line(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("fastfeed.live.service.rss_of", lambda *_: 1 / 0)
+    monkeypatch.setattr("fastfeed.jobs.runner_samples.rss_of", lambda *_: 1 / 0)
     with FeedRunner(ones) as runner:
         stream = iter(runner)
         next(stream)
-        until(lambda: not live_threads(), "the end of the thread")
+        until(lambda: not observing(), "the end of the thread")
         next(stream)
     assert len(caplog.records) == 1 and "the runners are no longer observed" in caplog.text
-    assert [p.suffix for p in map(Path, folders.left())] == [".blackbox"]
+    (path,) = boxes()
+    assert read(path).ending == "with an error"
 
 
-def test_old_ones_are_removed(folders: Folders) -> None:
-    folders.state.mkdir(parents=True)
+def test_old_ones_are_removed(folder: Path) -> None:
+    folder.mkdir(parents=True)
     for n in range(14):
-        path = folders.state / f"{n:02d}.blackbox"
+        path = folder / f"{n:02d}.blackbox"
         path.write_bytes(b"")
         days = 8 if n == 13 else n / 100
         os.utime(path, (time.time() - days * 86400,) * 2)
-    (folders.state / "00.blackbox.tmp12345").write_bytes(b"")  # of a replacement cut short
-    os.utime(folders.state / "00.blackbox.tmp12345", (0, 0))
-    living = BlackBox(str(folders.state / "99.blackbox"))
+    (folder / "00.blackbox.tmp12345").write_bytes(b"")  # of a replacement cut short
+    os.utime(folder / "00.blackbox.tmp12345", (0, 0))
+    living = BlackBox(str(folder / "99.blackbox"))
     os.utime(living.path, (0, 0))
     prune(time.time())
     assert [p.name for p in boxes()] == [f"{n:02d}.blackbox" for n in range(10)] + ["99.blackbox"]
-    assert len(folders.left()) == 11
+    assert len(left(folder)) == 11
     living.close(False)
-    os.utime(folders.state / "03.blackbox", (0, 0))
+    os.utime(folder / "03.blackbox", (0, 0))
     prune(time.time())
-    assert not (folders.state / "03.blackbox").exists()
+    assert not (folder / "03.blackbox").exists()
 
 
-def test_a_forgotten_runner_is_released(folders: Folders) -> None:
+def test_a_forgotten_runner_is_released(folder: Path) -> None:
     runner = FeedRunner(ones)
     stream = iter(runner)
     next(stream)
@@ -199,19 +182,19 @@ def test_a_forgotten_runner_is_released(folders: Folders) -> None:
     gc.disable()  # the runner is in no cycle, and its observer must not add one
     try:
         del runner, stream
-        until(lambda: not live_threads(), "the end of the thread")
+        until(lambda: not observing(), "the end of the thread")
     finally:
         gc.enable()
-    assert folders.left() == []
+    assert left(folder) == []
 
 
-def test_an_ended_feed_is_released_and_the_next_one_observed(folders: Folders) -> None:
+def test_an_ended_feed_is_released_and_the_next_one_observed(folder: Path) -> None:
     """An ended session may hold its runner forever."""
     records = [np.ones((4, 3))] * 3
     with FeedRunner(iter(records)) as runner:
         assert len(list(runner)) == 3
-        until(lambda: not live_threads(), "the end of the thread")
-        assert folders.left() == []
+        until(lambda: not observing(), "the end of the thread")
+        assert left(folder) == []
     with FeedRunner(records, records=False, epochs=1, threads=2) as again:
         for epoch in (1, 2):
             for n, _ in enumerate(again):
@@ -220,7 +203,7 @@ def test_an_ended_feed_is_released_and_the_next_one_observed(folders: Folders) -
             assert list(flight().last_minute) == [0]
 
 
-def test_a_forgotten_failed_runner_is_released(folders: Folders) -> None:
+def test_a_forgotten_failed_runner_is_released(folder: Path) -> None:
     """A second reference to the error would keep the runner alive: error -> frames -> runner."""
 
     def fail() -> None:
@@ -229,10 +212,10 @@ def test_a_forgotten_failed_runner_is_released(folders: Folders) -> None:
 
     fail()
     # the frames are a cycle
-    until(lambda: gc.collect() * 0 or not live_threads(), "the end of the thread")
+    until(lambda: gc.collect() * 0 or not observing(), "the end of the thread")
 
 
-def test_a_forked_copy_leaves_it_alone(folders: Folders) -> None:
+def test_a_forked_copy_leaves_it_alone(folder: Path) -> None:
     with FeedRunner(ones) as runner:
         next(iter(runner))
         before = Path(flight().path)
@@ -246,23 +229,19 @@ def test_a_forked_copy_leaves_it_alone(folders: Folders) -> None:
                 os._exit(2)
         assert os.waitpid(pid, 0)[1] == 0
         assert before.exists() and in_use(before)
-        assert (folders.run / f"{os.getpid()}.sock").exists()
         assert read(before).ending == "running"
 
 
 def test_at_the_interpreters_end_an_error_is_written_down(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = FeedRunner(ones)
     stream = iter(runner)
     next(stream)
     flight()
     monkeypatch.setattr(sys, "last_value", RuntimeError("CUDA out of memory"), raising=False)
-    from fastfeed.live import hub
-
-    found: Hub = hub._HUBS[os.getpid()]
-    found._at_exit()
-    assert not live_threads()
+    observer._at_exit()
+    assert not observing()
     (path,) = boxes()
     assert read(path).events[-1].text == "the process ends with RuntimeError: CUDA out of memory"
     assert read(path).ending == "with an error"

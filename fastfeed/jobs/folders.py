@@ -1,4 +1,4 @@
-"""Private folders of black boxes and sockets, which no other user can enter."""
+"""Private folders of black boxes, which no other user can enter."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-
-# Not TMPDIR, which may differ in another login of the same user.
-SOCKET_FALLBACK = Path("/tmp")
 
 
 def make_private(folder: Path) -> Path:
@@ -47,7 +44,7 @@ def own_entries(
 ) -> Iterator[Path]:
     """Yield what matches in these folders and is of this kind (such as stat.S_ISREG), by name.
 
-    Folders, files and sockets of another user, and links, are passed over: they may be forged.
+    Folders and files of another user, and links, are passed over: they may be forged.
     """
     for folder in dict.fromkeys(folders):
         with contextlib.suppress(OSError):
@@ -67,14 +64,6 @@ def state_folders() -> Iterator[Path]:
     elif os.path.expanduser("~") != "~":
         yield Path.home() / ".local" / "state" / "fastfeed"
     yield Path(tempfile.gettempdir()) / f"fastfeed-{os.geteuid()}"
-
-
-def socket_folders() -> Iterator[Path]:
-    """Yield the possible folders of sockets. A client with another login must try all of them."""
-    given = os.environ.get("XDG_RUNTIME_DIR", "")
-    if given.startswith("/") and os.path.isdir(given):
-        yield Path(given) / "fastfeed"
-    yield SOCKET_FALLBACK / f"fastfeed-{os.geteuid()}"
 
 
 def first_usable(folders: Iterator[Path]) -> Path:

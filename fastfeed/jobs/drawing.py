@@ -1,29 +1,17 @@
-"""Small elements of `top` and `postmortem`: bars, sparklines, numbers with units."""
+"""Elements of what the commands print: bars, sparklines, numbers with units."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
 from fastfeed.errors import clean
-from fastfeed.model.workload import INPUT_BOUND
 
-STRONGLY_INPUT_BOUND = 0.2  # of starvation
 SPARK_LEVELS = "▁▂▃▄▅▆▇█"
-STATE_COLOURS = {
-    "making": "green",
-    "waits for room": "blue",
-    "waits for input": "yellow",
-    "waits for the next pass": "bright_black",
-    "waits for other ranks": "bright_black",
-    "starting": "bright_black",
-    "finished": "bright_black",
-    "dead": "bold red",
-}
 
 
 class Terminal(Console):
@@ -93,22 +81,3 @@ def duration(seconds: float) -> str:
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
-
-
-def starvation_colour(share: float | None) -> str:
-    """Return the colour of a starvation: green, yellow if input-bound, red if strongly so."""
-    if share is None:
-        return "bright_black"
-    if share < INPUT_BOUND:
-        return "green"
-    return "yellow" if share < STRONGLY_INPUT_BOUND else "red"
-
-
-def producer_state(name: str) -> Text:
-    """Return the state of a producer in its colour."""
-    return Text(name, style=STATE_COLOURS.get(name, ""))
-
-
-def with_remainder(table: RenderableType, hidden: int) -> RenderableType:
-    """Return a table with the number of hidden rows below it."""
-    return Group(table, Text(f"  and {hidden} more", style="bright_black")) if hidden > 0 else table

@@ -2,58 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from fastfeed import OptionError
-from fastfeed.core import status
-from fastfeed.live.blackbox import BlackBox
-from fastfeed.live.postmortem import FlightRecord, newest, read
-from fastfeed.live.postmortem_view import METRICS, history, render
-from fastfeed.live.record_lines import (
+from fastfeed.jobs.blackbox import (
+    BlackBox,
     BlackBoxEvent,
     BlackBoxHeader,
-    ProducerRow,
+    FlightRecord,
     ProducerTable,
-    RunnerSample,
+    newest,
+    read,
 )
-from tests.live.places import Folders
+from fastfeed.jobs.drawing import duration, size, sparkline
+from fastfeed.jobs.job_view import METRICS, history, render
+from fastfeed.jobs.runner_samples import ProducerSample, RunnerSample
+from tests.jobs.flights import drawn, producer, sample
 
-START_NS = 1_700_000_000 * 10**9
-
-
-def sample(second: float, **changes: Any) -> RunnerSample:
-    """Return a sample of a runner that takes 20 batches a second and waits half of the time."""
-    at = RunnerSample(
-        time_ns=START_NS + int(second * 1e9),
-        runner=0,
-        state=status.FEED_RUNS,
-        batches=int(20 * second),
-        records=int(640 * second),
-        nbytes=int(20e6 * second),
-        wait_s=second / 2,
-        elapsed_s=second,
-        depth=3,
-        depth_nbytes=3 * 2**20,
-        free=6,
-        filling=1,
-        ready=3,
-        lent=2,
-        rss=1_500_000_000,
-        errors=0,
-        copied=0,
-        making=2,
-        blocked=1,
-        hungry=0,
-        dead=0,
-    )
-    return at._replace(**changes)
+START_NS = sample(0).time_ns
 
 
 def flight(ending: str = "killed", **changes: Any) -> FlightRecord:
@@ -78,44 +49,19 @@ def flight(ending: str = "killed", **changes: Any) -> FlightRecord:
     return replace(whole, **changes)
 
 
-def producers() -> tuple[ProducerRow, ...]:
+def producers() -> tuple[ProducerSample, ...]:
     """Return a thread at work and a worker process that has ended."""
-    thread = ProducerRow(
-        runner=0,
-        number=0,
-        kind=status.THREAD,
-        state=status.MAKING,
-        worker=0,
-        pid=4242,
-        tid=4250,
-        stream=-1,
-        item=1199,
-        record=-1,
-        batches=600,
-        busy_s=50.0,
-        wait_in_s=0.0,
-        wait_out_s=9.0,
-        rss=0,
-        where="decode data.py:41",
-    )
-    process = thread._replace(
-        number=1, kind=status.PROCESS, state=status.DEAD, worker=1, pid=4260, tid=0
-    )
-    return thread, process._replace(item=1198, record=17, rss=400_000_000, where="")
-
-
-def drawn(flight: FlightRecord, width: int = 150) -> str:
-    file = io.StringIO()
-    Console(width=width, file=file, force_terminal=False).print(render(flight, width))
-    return file.getvalue()
+    dead = producer(1, place="worker 1", pid=4260, state="dead", where="", rss=400_000_000)
+    return producer(0), dead._replace(hand="item 1198, record 17")
 
 
 def test_the_last_minute_is_drawn() -> None:
-    text = drawn(flight(damaged=1))
+    text = drawn(render(flight(damaged=1), 150))
     for words in (
         *(
             "train.py (pid 4242 on node7)",
             "killed or crashed",
+            "processes=2",
             "runner 0 runs: 1,200 batches, 38,400 records",
         ),
         *(
@@ -128,7 +74,7 @@ def test_the_last_minute_is_drawn() -> None:
         *("has ended; last seen in its hand: item 1198", "1 damaged line(s)"),
     ):
         assert words in text
-    narrow = drawn(flight(), width=80)
+    narrow = drawn(render(flight(), 80), 80)
     assert (
         max(map(len, narrow.splitlines())) <= 80 and "▅" * 29 in narrow and "▅" * 31 not in narrow
     )
@@ -139,16 +85,17 @@ def test_the_last_minute_is_drawn() -> None:
     [
         ("cleanly", "ended cleanly"),
         ("with an error", "ended with an error"),
-        ("running", "is still running"),
+        ("running", "is running"),
     ],
 )
 def test_the_ending_is_shown(ending: str, words: str) -> None:
-    text = drawn(flight(ending))
+    text = drawn(render(flight(ending), 150))
     assert words in text and "SIGKILL" not in text
 
 
 def test_a_flight_without_samples_is_drawn() -> None:
-    assert "before anything was seen" in drawn(flight(samples=(), events=(), table=None))
+    text = drawn(render(flight(samples=(), events=(), table=None), 150))
+    assert "Nothing was seen of its runners" in text
 
 
 def test_a_minute_in_seconds() -> None:
@@ -178,7 +125,7 @@ def test_how_it_ended(tmp_path: Path) -> None:
     assert read(box.path).ending == "cleanly"
 
 
-def test_files_that_cannot_be_shown(folders: Folders, tmp_path: Path) -> None:
+def test_files_that_cannot_be_shown(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="there is no black box.*FASTFEED_BLACKBOX=PATH"):
         read()
     with pytest.raises(OptionError, match="cannot be read: No such file"):
@@ -187,9 +134,9 @@ def test_files_that_cannot_be_shown(folders: Folders, tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_ended_processes_come_first(folders: Folders) -> None:
-    folders.state.mkdir(parents=True)
-    boxes = [BlackBox(str(folders.state / f"{n}.blackbox")) for n in range(3)]
+def test_ended_processes_come_first(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    boxes = [BlackBox(str(folder / f"{n}.blackbox")) for n in range(3)]
     assert (
         newest() == boxes[2].path or os.stat(boxes[2].path).st_mtime == os.stat(newest()).st_mtime
     )
@@ -198,3 +145,28 @@ def test_ended_processes_come_first(folders: Folders) -> None:
     assert read().ending == "with an error"
     for box in boxes[1:]:
         box.close(False)
+
+
+def test_numbers_as_they_are_drawn() -> None:
+    assert [size(n) for n in (0, 999, 1500, 2_500_000, 140_000_000_000)] == [
+        "0 B",
+        "999 B",
+        "2 kB",
+        "2.5 MB",
+        "140 GB",
+    ]
+    assert [duration(s) for s in (0.4, 75, 7384)] == ["0 s", "1 min 15 s", "2 h 03 min"]
+    assert (
+        sparkline([0.0, None, 1.0, 2.0]) == "▁·▅█"
+        and sparkline([0.1, 1.0], top=1.0) == "▁█"
+        and sparkline([]) == ""
+    )
+
+
+def test_what_went_wrong_is_drawn() -> None:
+    bad = sample(60, state="failed", error="worker 1 died\nat", errors=2, copied=3, batches=0)
+    table = ProducerTable(START_NS, 300, tuple(producer(n, busy=None) for n in range(40)))
+    text = drawn(render(flight(samples=(bad,), table=table), 150))
+    for words in ("runner 0 failed", "worker 1 died", "2 errors", "3 batches copied", "268 more"):
+        assert words in text
+    assert "\nat" not in text

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from fastfeed.live.postmortem import FlightRecord, newest, read
-from fastfeed.live.postmortem_view import render
-from fastfeed.live.socket import jobs
+from fastfeed import OptionError
+from fastfeed.jobs.blackbox import newest, read
+from fastfeed.jobs.job_view import render
+from fastfeed.jobs.top import JobWatcher, running_jobs
 from tests.helpers.dying import until
 from tests.helpers.scripts import Script
-from tests.live.places import Folders
-from tests.live.places import flight as black_box
+from tests.jobs.flights import drawn, left
+from tests.jobs.flights import flight as black_box
 
 CODE = """
-from fastfeed.live import service
-service.SAMPLE_EVERY_S = 0.05
+from fastfeed.jobs import observer
+observer.SAMPLE_EVERY_S = 0.05
 
 class Records:
     def __len__(self):
@@ -46,35 +45,26 @@ while True:
 """.replace("service_rows()", "[{'pid': worker.pid} for worker in first._feed.status().workers]")
 
 
-def drawn(flight: FlightRecord) -> str:
-    """Return the flight as text, 150 columns wide."""
-    console = Console(width=150, file=io.StringIO(), force_terminal=False)
-    console.print(render(flight, 150))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
 @pytest.fixture
-def trainer(folders: Folders) -> Iterator[Script]:
+def trainer(folder: Path) -> Iterator[Script]:
     script = Script(CODE)
     yield script
     script.kill()
 
 
-def test_the_last_minute_of_a_killed_trainer(trainer: Script, folders: Folders) -> None:
+def test_the_last_minute_of_a_killed_trainer(trainer: Script, folder: Path) -> None:
     pids = [int(word) for word in trainer.line("workers").split()]
     path = Path(black_box(21).path)
     until(lambda: read(path).samples[-1].batches > 20, "some batches")
     assert read(path).ending == "running"
-    assert list(jobs()) == [trainer.pid]
+    assert [job.pid for job in running_jobs()] == [trainer.pid]
+    watcher = JobWatcher(trainer.pid)
+    assert watcher.read() is not None
     os.kill(pids[0], signal.SIGKILL)
 
     def ends_of_worker() -> list[str]:
-        return [
-            e.text
-            for e in read(path).events
-            if f"pid {pids[0]}" in e.text and "has ended" in e.text
-        ]
+        texts = [event.text for event in read(path).events]
+        return [text for text in texts if f"pid {pids[0]}" in text and "has ended" in text]
 
     (end,) = until(ends_of_worker, "the death of a worker")
     assert "in its hand: item " in end
@@ -94,19 +84,13 @@ def test_the_last_minute_of_a_killed_trainer(trainer: Script, folders: Folders) 
         assert samples[-1].rss > 2**20
         assert flight.table is not None
         assert sum(row.runner == runner for row in flight.table.rows) == producers
-    rows = [row for row in flight.table.rows if row.kind == 1]
+    rows = [row for row in flight.table.rows if row.place.startswith("worker")]
     assert pids[1] in [row.pid for row in rows] and pids[0] not in [row.pid for row in rows]
-    assert max(row.item for row in rows) > 0 and min(row.rss for row in rows) > 2**20
+    assert any(row.hand for row in rows) and min(row.rss for row in rows) > 2**20
 
-    text = drawn(flight)
-    for words in (
-        "did not end cleanly",
-        f"pid {trainer.pid}",
-        "starvation",
-        "queue depth",
-        end[:40],
-        "began again",
-    ):
+    text = drawn(render(flight, 150))
+    for words in ("did not end cleanly", f"pid {trainer.pid}", "depth", end[:40], "began again"):
         assert words in text
-    # jobs() removes the abandoned socket.
-    assert jobs() == {} and folders.left() == [path.name]
+    assert watcher.read() is None and left(folder) == [path.name]
+    with pytest.raises(OptionError, match="no process of this user writes a black box"):
+        running_jobs()

@@ -12,21 +12,24 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.core import status
-from fastfeed.live.runner_status import RunnerStatus, status_of
-from fastfeed.live.watched import WatchedRunner
+from fastfeed.jobs.runner_samples import Sighting, WatchedRunner
 from tests.helpers.dying import until
-from tests.live.places import ones
+from tests.jobs.flights import ones
 
 
-def status_with(runner: FeedRunner, *states: int) -> RunnerStatus:
-    """Return the first status with all producers in these states."""
+def sighting_of(runner: FeedRunner) -> Sighting | None:
+    return WatchedRunner(runner._stream, 0).look()
 
-    def found() -> RunnerStatus | None:
-        current = status_of(runner._stream, 0)
-        agrees = current and current.rows and all(row.state in states for row in current.rows)
-        return current if agrees else None
 
-    reached: RunnerStatus = until(found, f"producers that are {[status.STATES[s] for s in states]}")
+def status_with(runner: FeedRunner, state: int) -> Sighting:
+    """Return the first sighting with all producers in this state."""
+
+    def found() -> Sighting | None:
+        current = sighting_of(runner)
+        wanted = {status.STATES[state]}
+        return current if current and {row.state for row in current.producers} == wanted else None
+
+    reached: Sighting = until(found, f"producers that are {status.STATES[state]!r}")
     return reached
 
 
@@ -35,8 +38,9 @@ def test_they_wait_for_room(processes: int) -> None:
     with FeedRunner(ones, threads=2, processes=processes, memory=2**20) as runner:
         next(iter(runner))
         look = status_with(runner, status.ROOM)
-        assert [row.kind for row in look.rows] == [processes] * 2
-        assert look.snapshot.depth > 0 and look.state == status.FEED_RUNS
+        kind = "worker" if processes else "thread"
+        assert [row.place.split()[0] for row in look.producers] == [kind] * 2
+        assert look.sample.depth > 0 and look.sample.state == "runs" and look.sample.blocked == 2
 
 
 def test_they_make_batches_at_a_line_of_the_user() -> None:
@@ -50,9 +54,9 @@ def test_they_make_batches_at_a_line_of_the_user() -> None:
     with FeedRunner([np.ones((4, 3))] * 9, records=False, transform=slow) as runner:
         runner.start()
         begun.wait()
-        (row,) = status_with(runner, status.MAKING).rows
-        assert row.where.startswith("slow test_live_runner_status.py:")
-        assert (row.item, row.stream) == (0, -1)
+        (row,) = status_with(runner, status.MAKING).producers
+        assert row.where.startswith("slow test_runner_samples.py:")
+        assert row.hand == "item 0"
         go_on.set()
 
 
@@ -69,27 +73,27 @@ def test_they_wait_for_one_another_to_read() -> None:
         begun.wait()
         look = until(
             lambda: (
-                (now := status_of(runner._stream, 0))
-                and sorted(r.state for r in now.rows) == [status.MAKING, status.INPUT, status.INPUT]
+                (now := sighting_of(runner))
+                and sorted(r.state for r in now.producers) == ["making", *["waits for input"] * 2]
                 and now
             ),
             "one that reads and two that wait",
         )
-        assert [r.where.split()[0] for r in look.rows if r.state == status.MAKING] == ["stream"]
+        assert [r.where.split()[0] for r in look.producers if r.state == "making"] == ["stream"]
         go_on.set()
 
 
 def test_between_two_passes() -> None:
     with FeedRunner([np.ones((4, 3))] * 3, records=False, threads=2) as runner:
         assert len(list(runner)) == 3
-        assert status_with(runner, status.IDLE).state == status.FEED_PAUSED
+        assert status_with(runner, status.IDLE).sample.state == "waits for the next pass"
 
 
 def test_the_end() -> None:
     with FeedRunner(iter([np.ones((4, 3))] * 3), threads=2) as runner:
         assert len(list(runner)) == 3
-        assert status_with(runner, status.FINISHED).state == status.FEED_ENDED
-    assert status_with(runner, status.FINISHED).state == status.FEED_STOPPED
+        assert status_with(runner, status.FINISHED).sample.state == "has ended"
+    assert status_with(runner, status.FINISHED).sample.state == "was stopped"
 
 
 def test_a_worker_waits_for_input() -> None:
@@ -100,31 +104,30 @@ def test_a_worker_waits_for_input() -> None:
     stopped = threading.Event()
     with FeedRunner(late(), processes=1) as runner:
         next(iter(runner))
-        (row,) = status_with(runner, status.INPUT).rows
+        (row,) = status_with(runner, status.INPUT).producers
         assert row.pid and row.rss > 2**20
         stopped.set()
 
 
 def test_figures_of_the_last_seconds() -> None:
     with FeedRunner(ones) as runner:
-        watched = WatchedRunner(runner._stream, 3, targets=())
-        assert watched.update(keep=True) is None  # before the start
+        watched = WatchedRunner(runner._stream, 3)
+        assert watched.look() is None  # before the start
         stream = iter(runner)
         next(stream), next(stream)
-        assert watched.update(keep=True) is not None
+        assert watched.look() is not None
         before = time.perf_counter()
         for _ in range(50):
             next(stream)
-        found = watched.update(keep=True)
+        found = watched.look()
         assert found is not None
-        figures = watched.figures(found)
-        recent = figures["recent"]
-        assert figures["runner"] == 3 and figures["steps"] == 51
-        assert recent["steps_per_second"] == pytest.approx(50 / recent["seconds"])
-        assert 0 < recent["seconds"] < time.perf_counter() - before + 1
-        assert 0 <= recent["starvation"] <= 1 and recent["bytes_per_second"] == pytest.approx(
-            recent["steps_per_second"] * 48
-        )
+        now = found.sample
+        assert now.runner == 3 and now.batches == 51
+        assert now.steps_per_second is not None and now.starvation is not None
+        assert 50 / now.steps_per_second < time.perf_counter() - before + 1
+        assert 0 <= now.starvation <= 1
+        assert now.bytes_per_second == pytest.approx(now.steps_per_second * 48)
+        assert found.figures()["producers"][0]["batches"] >= 51
 
 
 def test_a_status_keeps_no_runner_alive() -> None:
@@ -137,9 +140,10 @@ def test_a_status_keeps_no_runner_alive() -> None:
     next(stream)
     gc.disable()
     try:
-        assert status_of(runner._stream, 0) is not None
+        watched = WatchedRunner(runner._stream, 0)
+        assert watched.look() is not None
         gone = weakref.ref(runner._stream)
         del runner, stream
-        assert gone() is None
+        assert gone() is None and watched.look() is None
     finally:
         gc.enable()

@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-import io
 import json
 import stat
 import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from fastfeed import OptionError
-from fastfeed.live import blackbox
-from fastfeed.live import record_lines as form
-from fastfeed.live.blackbox import BlackBox, in_use
-from fastfeed.live.postmortem import FlightRecord, read
-from fastfeed.live.postmortem_view import render
-from fastfeed.live.record_lines import BlackBoxEvent, ProducerRow, ProducerTable, RunnerSample
+from fastfeed.jobs import blackbox
+from fastfeed.jobs.blackbox import (
+    BlackBox,
+    BlackBoxEvent,
+    FlightRecord,
+    ProducerTable,
+    in_use,
+    read,
+)
+from fastfeed.jobs.job_view import render
+from fastfeed.jobs.runner_samples import ProducerSample, RunnerSample
 from tests.helpers.mutations import DEPTH, mutated
+from tests.jobs.flights import drawn, producer, sample
 
 whole = st.integers(-1, 2**63 - 1)
 real = st.floats(0, 1e12)
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=300)
-samples = st.builds(RunnerSample, *[whole] * 6, real, real, *[whole] * 13)
-rows = st.builds(ProducerRow, *[whole] * 11, real, real, real, whole, text)
+STRATEGIES = {int: whole, float: real, str: text, float | None: st.none() | real}
 
 
-def sample(n: int) -> RunnerSample:
-    return RunnerSample(n, 0, 0, n, n * 8, n * 64, n / 10, float(n), *[1] * 13)
+def any_of(kind: type) -> st.SearchStrategy[Any]:
+    """Return a strategy for samples of this kind."""
+    return st.builds(kind, *(STRATEGIES[hint] for hint in get_type_hints(kind).values()))
 
 
-def row(n: int) -> ProducerRow:
-    return ProducerRow(0, n, 1, 1, n, 99, 0, -1, n, -1, n, 1.0, 2.0, 3.0, 4, f"decode data.py:{n}")
+samples, rows = any_of(RunnerSample), any_of(ProducerSample)
 
 
 def written(write: Callable[[BlackBox], None]) -> bytes:
@@ -54,7 +58,7 @@ def content(data: bytes) -> FlightRecord:
         path = Path(folder, "box")
         path.write_bytes(data)
         found = read(path)
-    Console(file=io.StringIO(), width=150).print(render(found, 150))
+    drawn(render(found, 150))
     return found
 
 
@@ -62,7 +66,7 @@ def write_some(box: BlackBox) -> None:
     for n in range(1, 6):
         box.event(0, f"event {n}")
         box.write(sample(n))
-        box.table([row(n), row(n + 1)])
+        box.table([producer(n), producer(n + 1)])
 
 
 SOME = written(write_some)
@@ -72,7 +76,7 @@ READ = content(SOME)
 @settings(max_examples=20, deadline=None)
 @given(st.lists(samples, max_size=5), st.lists(text, max_size=5), st.lists(rows, max_size=6))
 def test_what_was_written_is_read(
-    samples: list[RunnerSample], texts: list[str], rows: list[ProducerRow]
+    samples: list[RunnerSample], texts: list[str], rows: list[ProducerSample]
 ) -> None:
     def write(box: BlackBox) -> None:
         for one in samples:
@@ -97,7 +101,7 @@ def test_a_file_that_has_grown_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_
     sizes = [0]
     for n in range(1, 500):
         box.write(sample(n))
-        box.table([row(n)])
+        box.table([producer(n)])
         found = read(box.path) if n % 100 == 0 else None
         assert found is None or (found.samples[-1], found.ending) == (sample(n), "running")
         sizes.append(box.path.stat().st_size)
@@ -109,7 +113,7 @@ def test_a_file_that_has_grown_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_
     assert sum(after < before for before, after in pairwise(sizes)) > 3
     assert found.samples == tuple(sample(n) for n in range(500 - count, 500))
     assert [e.text for e in found.events][-16:] == [f"event {n}" for n in range(184, 200)]
-    assert found.table is not None and found.table.rows == (row(499),) and not found.damaged
+    assert found.table is not None and found.table.rows == (producer(499),) and not found.damaged
     assert in_use(box.path) and [p.name for p in tmp_path.iterdir()] == ["box"]
     box.close(True)
     assert not in_use(box.path) and read(box.path).header == found.header
@@ -131,14 +135,14 @@ def test_a_path_that_another_file_has_taken_is_left_alone(
 def test_what_is_large_is_cut() -> None:
     def write(box: BlackBox) -> None:
         box.event(0, "x" * 10**6)
-        box.table([row(n) for n in range(1000)])
+        box.table([producer(n) for n in range(1000)])
 
     found = content(written(write))
-    assert found.events[0].text == "x" * form.MAX_TEXT_LENGTH and found.table is not None
-    assert (len(found.table.rows), found.table.total) == (form.MAX_TABLE_ROWS, 1000)
+    assert found.events[0].text == "x" * blackbox.MAX_TEXT_LENGTH and found.table is not None
+    assert (len(found.table.rows), found.table.total) == (blackbox.MAX_TABLE_ROWS, 1000)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, len(SOME) - 1))
 def test_a_torn_last_line_is_ignored(nbytes: int) -> None:
     try:
@@ -152,7 +156,7 @@ def test_a_torn_last_line_is_ignored(nbytes: int) -> None:
     assert len(found.samples) + len(found.events) >= SOME[:nbytes].count(b"\n") // 3 * 2 - 2
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, len(SOME) - 1), st.binary(min_size=1, max_size=600))
 def test_garbage_costs_only_the_lines_it_hits(at: int, garbage: bytes) -> None:
     data = SOME[:at] + garbage + SOME[at + len(garbage) :]

@@ -1,8 +1,10 @@
-"""A flight record on a terminal: its end, the last minute, the producers and the events."""
+"""A job on a terminal, as its black box shows it: the last minute, the producers and the events."""
 
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -11,32 +13,29 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from fastfeed.core import status
 from fastfeed.core.stats import SlotCounts
-from fastfeed.live.drawing import (
-    decimal,
-    duration,
-    percent,
-    producer_state,
-    size,
-    sparkline,
-    starvation_colour,
-    with_remainder,
-)
-from fastfeed.live.postmortem import SHOWN_S, FlightRecord, clock, name_of
-from fastfeed.live.record_lines import ProducerTable, RunnerSample
-from fastfeed.live.watched import work_in_flight
+from fastfeed.jobs.blackbox import SHOWN_S, FlightRecord, ProducerTable
+from fastfeed.jobs.drawing import decimal, duration, percent, size, sparkline
+from fastfeed.jobs.runner_samples import RunnerSample
+from fastfeed.model.workload import INPUT_BOUND
 
 MAX_COLUMNS, FULL_WIDTH = 60, 112  # one a second; half of them on a narrower terminal
 METRICS: dict[str, Callable[[float | None], str]]
 METRICS = {"steps/s": decimal, "starvation": percent, "queue depth": decimal, "making": decimal}
 METRICS |= {"no room": decimal, "memory": size}
 SHOWN_EVENTS, SHOWN_PRODUCERS = 12, 32
+STRONGLY_INPUT_BOUND = 0.2  # of starvation
 BAD_NEWS = ("failed", "has ended", "ends with")  # words of an event
+STATE_COLOURS = {
+    "making": "green",
+    "waits for room": "blue",
+    "waits for input": "yellow",
+    "dead": "bold red",
+}
 HEADLINES = {
     "cleanly": ("green", "ended cleanly"),
     "with an error": ("red", "ended with an error"),
-    "running": ("green", "is still running"),
+    "running": ("green", "is running"),
     "killed": ("bold red", "did not end cleanly: it was killed or crashed and could not say why"),
 }
 KILLED_HINT = (
@@ -45,15 +44,15 @@ KILLED_HINT = (
 )
 
 
-def render(flight: FlightRecord, width: int) -> RenderableType:
-    """Return the whole view for a terminal of this width."""
+def render(flight: FlightRecord, width: int, *, use: RenderableType = "") -> RenderableType:
+    """Return the whole view for a terminal of this width; `use`: the load of a running job."""
     columns = MAX_COLUMNS if width >= FULL_WIDTH else MAX_COLUMNS // 2
-    parts: list[RenderableType] = [_headline(flight)]
-    for runner, samples in flight.last_minute.items():
-        parts.append(_runner_title(runner, samples[-1]))
+    parts = [_headline(flight, use)]
+    for samples in flight.last_minute.values():
+        parts.append(_runner_title(samples[-1]))
         parts.append(_over_time(history(samples, end_ns=flight.end_ns, columns=columns)))
     if not flight.last_minute:
-        parts.append(Text("It ended before anything was seen of its runners.", "bright_black"))
+        parts.append(Text("Nothing was seen of its runners.", "bright_black"))
     if flight.table is not None and flight.table.rows:
         parts.append(_producers(flight.table))
     parts.append(_events(flight))
@@ -84,18 +83,25 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _headline(flight: FlightRecord) -> RenderableType:
+def _headline(flight: FlightRecord, use: RenderableType) -> RenderableType:
     header = flight.header
     style, words = HEADLINES[flight.ending]
+    script = next((word for word in header.command.split() if not word.startswith("-")), "python")
     process = f" (pid {header.pid} on {header.host}) "
-    headline = Text.assemble((name_of(header.command), "bold"), process, (words, style))
+    headline = Text.assemble((os.path.basename(script), "bold"), process, (words, style))
     lifetime = duration((flight.end_ns - header.time_ns) / 1e9)
-    times = f"from {clock(header.time_ns)} to {clock(flight.end_ns)}, {lifetime}"
+    times = f"from {_clock(header.time_ns)} to {_clock(flight.end_ns)}, {lifetime}"
     hint = [Text(KILLED_HINT)] if flight.ending == "killed" else []
     source = Text(f"{header.command}\n{flight.path}", style="bright_black")
-    lines = (headline, Text(times, style="bright_black"), *hint, source)
-    title, colour = "fastfeed postmortem", style.split()[-1]
-    return Panel(Group(*lines), title=title, title_align="left", border_style=colour)
+    lines = (headline, Text(times, style="bright_black"), *hint, source, *([use] if use else []))
+    return Panel(
+        Group(*lines), title="fastfeed", title_align="left", border_style=style.split()[-1]
+    )
+
+
+def _clock(time_ns: int) -> str:
+    """Return a time as local clock time."""
+    return time.strftime("%H:%M:%S", time.localtime(time_ns / 1e9))
 
 
 def _over_time(lines: Sequence[Sequence[float | None]]) -> Table:
@@ -114,35 +120,54 @@ def _over_time(lines: Sequence[Sequence[float | None]]) -> Table:
     return table
 
 
-def _runner_title(runner: int, now: RunnerSample) -> Text:
-    state = status.FEED_STATES[now.state] if now.state < len(status.FEED_STATES) else ""
+def starvation_colour(share: float | None) -> str:
+    """Return the colour of a starvation: green, yellow if input-bound, red if strongly so."""
+    if share is None:
+        return "bright_black"
+    return "green" if share < INPUT_BOUND else "yellow" if share < STRONGLY_INPUT_BOUND else "red"
+
+
+def _runner_title(now: RunnerSample) -> Text:
     slots = SlotCounts(now.free, now.filling, now.ready, now.lent)
-    text = f"\nrunner {runner} {state}: {now.batches:,} batches, {now.records:,} records, "
-    text += f"{size(now.nbytes)} taken"
+    counts = f"{now.batches:,} batches, {now.records:,} records, {size(now.nbytes)} taken"
     if now.elapsed_s:
-        text += f", waited {duration(now.wait_s)} of {duration(now.elapsed_s)}"
+        counts += f", waited {duration(now.wait_s)} of {duration(now.elapsed_s)}"
     if slots.all:
-        text += f"; {slots}"
+        counts += f"; {slots}"
     if now.errors:
-        text += f"; {now.errors} errors passed over"
-    return Text(text, style="bold")
+        counts += f"; {now.errors} errors passed over"
+    if now.copied:
+        counts += f"; {now.copied} batches copied, for the loop holds the slots"
+    title = (f"\nrunner {now.runner} {now.state}: {counts}", "bold")
+    error = now.error.partition("\n")[0]
+    return Text.assemble(
+        title, (f"\n{now.options}", "bright_black"), (error and f"\n{error}", "red")
+    )
 
 
 def _producers(producers: ProducerTable) -> RenderableType:
-    title = Text(f"\nproducers at {clock(producers.time_ns)}", style="bold")
+    title = Text(f"\nproducers at {_clock(producers.time_ns)}", style="bold")
     table = Table(box=None, padding=(0, 1))
-    for name in ("runner", "producer", "in", "state", "batches", "in hand", "at", "memory"):
-        is_number = name in ("runner", "producer", "batches", "memory")
-        table.add_column(name, justify="right" if is_number else "left")
+    for name in ("runner", "#", "in", "state", "busy", "batches", "in hand", "at", "memory"):
+        is_text = name in ("in", "state", "in hand", "at")
+        table.add_column(name, justify="left" if is_text else "right")
     rows = producers.rows[:SHOWN_PRODUCERS]
     for row in rows:
-        is_process = row.kind in (status.PROCESS, status.REMOTE)
-        place = f"worker {row.worker}, pid {row.pid}" if is_process else f"thread {row.tid}"
-        state = status.STATES[row.state] if row.state < len(status.STATES) else "unknown"
-        work = (f"{row.batches:,}", work_in_flight(row), row.where)
-        memory = size(row.rss) if row.rss else ""
-        table.add_row(str(row.runner), str(row.number), place, producer_state(state), *work, memory)
-    return Group(title, with_remainder(table, producers.total - len(rows)))
+        is_thread = row.place.startswith("thread")
+        table.add_row(
+            str(row.runner),
+            str(row.producer),
+            row.place if is_thread else f"{row.place}, pid {row.pid}",
+            Text(row.state, style=STATE_COLOURS.get(row.state, "bright_black")),
+            percent(row.busy),
+            f"{row.batches:,}",
+            row.hand,
+            row.where,
+            size(row.rss) if row.rss else "",
+        )
+    hidden = producers.total - len(rows)
+    rest = [Text(f"  and {hidden} more", style="bright_black")] if hidden > 0 else []
+    return Group(title, table, *rest)
 
 
 def _events(flight: FlightRecord) -> RenderableType:
@@ -152,5 +177,5 @@ def _events(flight: FlightRecord) -> RenderableType:
         is_bad = "feed has ended" not in event.text and any(w in event.text for w in BAD_NEWS)
         runner = "" if event.runner < 0 else f"runner {event.runner}"
         text = Text(event.text, style="red" if is_bad else "")
-        table.add_row(clock(event.time_ns), f"{-before_end_s:.1f} s", runner, text)
+        table.add_row(_clock(event.time_ns), f"{-before_end_s:.1f} s", runner, text)
     return Group(Text("\nwhat happened", style="bold"), table)

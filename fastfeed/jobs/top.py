@@ -1,0 +1,204 @@
+"""The observation of a running job: its black box, and the load of its processes and GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fastfeed.errors import MissingExtra, OptionError
+from fastfeed.jobs.blackbox import FlightRecord, boxes, in_use, is_own_box, read
+from fastfeed.jobs.drawing import Terminal, bar, decimal, percent, size
+from fastfeed.jobs.job_view import render, starvation_colour
+from fastfeed.jobs.runner_samples import by_name
+from fastfeed.probes.gpu import DRIVER, readings
+
+TOP_INTERVAL_S = 1.0  # as often as a job writes its black box
+CPU_WINDOW_S = 0.5  # of the first frame
+TOP_PROCESSES = 6
+OTHERS = "`py-spy dump --pid PID` shows the threads of any Python process"
+
+
+class JobWatcher:
+    """Observes one process repeatedly. Raise OptionError if it cannot be observed."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._path = box_of(pid)
+        self._processes: dict[int, psutil.Process] = {}
+        self._has_gpu = True
+
+    def read(self) -> FlightRecord | None:
+        """Return what the black box shows, or None once the process or its runners have ended."""
+        with contextlib.suppress(OptionError):  # the file of a regular end is gone
+            flight = read(self._path)
+            return flight if flight.ending == "running" else None
+        return None
+
+    def load(self, flight: FlightRecord) -> RenderableType:
+        """Return the load of the processes and the GPUs."""
+        table = Table(box=None, padding=(0, 1), show_header=False)
+        for name, pid, cpu, rss in self._process_loads(flight)[: 1 + TOP_PROCESSES]:
+            cores = "–" if cpu is None else f"{cpu * 100:.0f} % CPU"
+            share = bar(cpu, 12, style="cyan")
+            table.add_row(name, f"pid {pid}", share, cores, f"{size(rss)} memory")
+        missing = ""
+        if self._has_gpu:
+            gpus: list[Any] = []
+            try:
+                gpus = readings(self.pid)
+            except MissingExtra as error:
+                missing = f"the GPU is not seen: {error}" if os.path.exists(DRIVER) else ""
+            self._has_gpu = bool(gpus)
+            for gpu in gpus:
+                share = bar(gpu.busy, 12, style="magenta")
+                memory = f"{size(gpu.used_nbytes)} of {size(gpu.all_nbytes)} memory"
+                own = f", {size(gpu.own_nbytes)} its own" if gpu.own_nbytes else ""
+                busy = f"{percent(gpu.busy)} busy"
+                table.add_row(f"GPU {gpu.number}", gpu.name, share, busy, memory + own)
+        return Group(table, Text(missing, style="yellow")) if missing else table
+
+    def _process_loads(self, flight: FlightRecord) -> list[tuple[str, int, float | None, int]]:
+        """Return the trainer and its workers, the busiest first: name, pid, cores and memory."""
+        rows = flight.table.rows if flight.table else ()
+        names = {row.pid: row.place for row in rows if row.rss} | {self.pid: "trainer"}
+        found = []
+        for pid, name in names.items():
+            with contextlib.suppress(psutil.Error):
+                is_new = pid not in self._processes
+                process = self._processes.setdefault(pid, psutil.Process(pid))
+                cpu = process.cpu_percent() / 100
+                memory = process.memory_info().rss
+                found.append((name, pid, None if is_new else cpu, memory))
+        self._processes = {pid: one for pid, one in self._processes.items() if pid in names}
+        return sorted(found, key=lambda one: (one[1] != self.pid, -(one[2] or 0.0)))
+
+
+def view(
+    pid: int | None = None,
+    *,
+    once: bool = False,
+    as_json: bool = False,
+    console: Console | None = None,
+) -> None:
+    """Show a job until its end or Ctrl-C.
+
+    With `once`, or if the output is no terminal, show one frame. Without `pid`, show the only job
+    of this user that runs, or list them if there are several. Raise OptionError with a text for the
+    user.
+    """
+    console = console or Terminal()
+    watchers = [JobWatcher(pid)] if pid is not None else running_jobs()
+    if len(watchers) != 1:
+        _list([one for one in map(JobWatcher.read, watchers) if one], console, as_json=as_json)
+    elif as_json:
+        console.file.write(json.dumps(figures_of(_first(watchers[0]))) + "\n")
+    elif once or not console.is_terminal:
+        console.print(_frame(watchers[0], width=console.width))
+    else:
+        _show_until_end(watchers[0], console)
+
+
+def running_jobs() -> list[JobWatcher]:
+    """Return the jobs of this user on this machine. Raise OptionError if there is none."""
+    found = []
+    for path in filter(in_use, boxes()):
+        with contextlib.suppress(OptionError):
+            header = read(path).header
+            if header.host == socket.gethostname():
+                found.append(JobWatcher(header.pid))
+    if not found:
+        raise OptionError(
+            "no process of this user writes a black box in the default folder: a job with a "
+            f"FeedRunner does. With FASTFEED_BLACKBOX=PATH, name it: fastfeed top PID. {OTHERS}"
+        )
+    return found
+
+
+def box_of(pid: int) -> Path:
+    """Return the black box that a process of this user writes. Raise OptionError if none."""
+    try:
+        opened = [Path(file.path) for file in psutil.Process(pid).open_files()]
+    except psutil.NoSuchProcess as error:
+        raise OptionError(f"there is no process {pid}") from error
+    except psutil.AccessDenied as error:
+        raise OptionError(f"process {pid} is another user's: run as that user. {OTHERS}") from error
+    found = next(filter(is_own_box, opened), None)
+    if found is None:
+        raise OptionError(
+            f"process {pid} writes no black box of this user: it has no FeedRunner that runs, or "
+            f"FASTFEED_BLACKBOX=0, or its disk is full. {OTHERS}"
+        )
+    return found
+
+
+def figures_of(flight: FlightRecord) -> dict[str, Any]:
+    """Return the newest figures of a job as values for JSON."""
+    rows = flight.table.rows if flight.table else ()
+    return {
+        **by_name(flight.header),
+        "blackbox": flight.path,
+        "runners": [
+            by_name(samples[-1])
+            | {"producers": [by_name(row) for row in rows if row.runner == number]}
+            for number, samples in flight.last_minute.items()
+        ],
+        "events": list(map(by_name, flight.events)),
+    }
+
+
+def _first(watcher: JobWatcher) -> FlightRecord:
+    flight = watcher.read()
+    if flight is None:
+        raise OptionError(f"process {watcher.pid} has just ended, or its last runner has")
+    return flight
+
+
+def _frame(watcher: JobWatcher, *, width: int) -> RenderableType:
+    """Return the picture of one moment: the use of CPUs is that of a short time."""
+    flight = _first(watcher)
+    watcher.load(flight)
+    time.sleep(CPU_WINDOW_S)
+    return render(flight, width, use=watcher.load(flight))
+
+
+def _show_until_end(watcher: JobWatcher, console: Console) -> None:
+    try:
+        with Live(console=console, auto_refresh=False, transient=False) as live:
+            while (flight := watcher.read()) is not None:
+                live.update(render(flight, console.width, use=watcher.load(flight)), refresh=True)
+                time.sleep(TOP_INTERVAL_S)
+            console.print(f"process {watcher.pid} has ended, or its last runner", style="bold")
+    except KeyboardInterrupt:
+        return
+
+
+def _list(jobs: list[FlightRecord], console: Console, *, as_json: bool) -> None:
+    if as_json:
+        console.file.write(json.dumps({"jobs": list(map(figures_of, jobs))}) + "\n")
+        return
+    table = Table(box=None, padding=(0, 1))
+    for name in ("PID", "steps/s", "starvation", "runners", "command"):
+        table.add_column(name, justify="left" if name == "command" else "right")
+    for flight in sorted(jobs, key=lambda job: job.header.pid):
+        lasts = [samples[-1] for samples in flight.last_minute.values()]
+        first = max(lasts, key=lambda sample: sample.batches, default=None)
+        starvation = None if first is None else first.starvation
+        table.add_row(
+            str(flight.header.pid),
+            decimal(None if first is None else first.steps_per_second),
+            Text(percent(starvation), style=starvation_colour(starvation)),
+            str(len(lasts)),
+            flight.header.command,
+        )
+    console.print(table, Text("several jobs run: name one, fastfeed top PID", "bright_black"))

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,7 +24,6 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias, get_args, get_type_hint
 from fastfeed.core.shard_address import without_tokens
 from fastfeed.core.unix import fcntl
 from fastfeed.errors import OptionError
-from fastfeed.jobs.folders import first_usable, own_entries, state_folders
 from fastfeed.jobs.runner_samples import ProducerSample, RunnerSample, by_name
 
 SUFFIX = ".blackbox"
@@ -255,11 +255,19 @@ def newest() -> Path:
 
 
 def boxes(pattern: str = "*" + SUFFIX) -> list[Path]:
-    """Return every black box in the default folders, the newest first."""
+    """Return every black box in the default folders, the newest first.
+
+    Folders and files of another user, and links, are passed over: they may be forged.
+    """
     found: dict[Path, float] = {}
-    for path in own_entries(state_folders(), pattern, kind=stat.S_ISREG):
+    for folder in state_folders():
         with contextlib.suppress(OSError):
-            found[path] = path.lstat().st_mtime
+            check_owner(folder)
+            for path in folder.glob(pattern):
+                with contextlib.suppress(FileNotFoundError):
+                    seen = path.lstat()
+                    if stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid():
+                        found[path] = seen.st_mtime
     return sorted(found, key=lambda p: found[p], reverse=True)
 
 
@@ -287,6 +295,59 @@ def prune(now_s: float) -> None:
         with contextlib.suppress(OSError):
             if n >= MAX_ENDED_BOXES or now_s - path.lstat().st_mtime > MAX_ENDED_AGE_S:
                 path.unlink()
+
+
+def make_private(folder: Path) -> Path:
+    """Return the folder, created with mode 0700 if needed.
+
+    Raise OSError if it cannot be created, is a link, or belongs to another user, who could read or
+    replace files.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        check_owner(folder)
+    if stat.S_IMODE(folder.lstat().st_mode) != 0o700:
+        folder.chmod(0o700)
+    return folder
+
+
+def check_owner(folder: Path) -> None:
+    """Raise OSError for a link, a folder of another user, or anything else."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(
+            f"{folder} is no folder, or a link to one: must be a folder of this user's own"
+        )
+    if found.st_uid != os.geteuid():
+        raise PermissionError(
+            f"{folder} belongs to user {found.st_uid}, not to this one ({os.geteuid()})"
+        )
+
+
+def state_folders() -> Iterator[Path]:
+    """Yield the possible folders of black boxes, the most lasting first."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    if given.startswith("/"):
+        yield Path(given) / "fastfeed"
+    elif os.path.expanduser("~") != "~":
+        yield Path.home() / ".local" / "state" / "fastfeed"
+    yield Path(tempfile.gettempdir()) / f"fastfeed-{os.geteuid()}"
+
+
+def first_usable(folders: Iterator[Path]) -> Path:
+    """Return the first folder that is or can be made private.
+
+    Raise OSError with the reason for each folder if there is none.
+    """
+    reasons = []
+    for folder in folders:
+        try:
+            return make_private(folder)
+        except OSError as error:
+            reasons.append(str(error))
+    raise OSError("; ".join(reasons))
 
 
 def _open_to_read(path: Path) -> BinaryIO:

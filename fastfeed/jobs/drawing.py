@@ -1,13 +1,14 @@
-"""Elements of what the commands print: bars, sparklines, numbers with units."""
+"""Elements of what the commands print: sparklines, numbers with units."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
+from rich import filesize
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.text import Text
 
 from fastfeed.errors import clean
 
@@ -42,42 +43,24 @@ def sparkline(values: Sequence[float | None], *, top: float | None = None) -> st
     )
 
 
-def bar(share: float | None, width: int = 20, *, style: str = "green") -> Text:
-    """Return a share (0 to 1) as a bar."""
-    if share is None:
-        return Text("·" * width, style="bright_black")
-    full = round(min(1.0, max(0.0, share)) * width)
-    return Text("█" * full, style=style) + Text("░" * (width - full), style="bright_black")
-
-
 def percent(share: float | None) -> str:
     """Return a share as whole percent."""
     return "–" if share is None else f"{share * 100:.0f} %"
 
 
-def decimal(value: float | None, unit: str = "") -> str:
+def decimal(value: float | None) -> str:
     """Return a number with its significant digits."""
     if value is None:
         return "–"
     digits = 0 if value >= 100 or value == int(value) else 1 if value >= 1 else 2
-    return f"{value:,.{digits}f}{' ' + unit if unit else ''}"
+    return f"{value:,.{digits}f}"
 
 
 def size(nbytes: float | None) -> str:
     """Return bytes with a unit."""
-    if nbytes is None:
-        return "–"
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            digits = 0 if unit in ("B", "kB") or nbytes >= 100 else 1
-            return f"{nbytes:.{digits}f} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.1f} TB"
+    return "–" if nbytes is None else filesize.decimal(int(nbytes))
 
 
 def duration(seconds: float) -> str:
-    """Return a time span, as 2 h 05 min, 3 min 20 s or 12 s."""
-    whole = int(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+    """Return a time span in hours, minutes and seconds, as 0:03:20."""
+    return str(timedelta(seconds=int(seconds)))

@@ -34,16 +34,8 @@ FAMILIES = (
     ("fastfeed_wait_seconds_total", "wait_s", "Time the training loop waited for input."),
     ("fastfeed_elapsed_seconds_total", "elapsed_s", "Time since the first batch."),
     ("fastfeed_errors_total", "errors", "Errors that on_error='skip' passed over."),
-    (
-        "fastfeed_starvation_ratio",
-        "starvation",
-        "Share of the last seconds spent waiting for input, 0 to 1.",
-    ),
-    (
-        "fastfeed_steps_per_second",
-        "steps_per_second",
-        "Batches taken per second, of the last seconds.",
-    ),
+    ("fastfeed_starvation_ratio", "starvation", "Share of the last seconds waited for input."),
+    ("fastfeed_steps_per_second", "steps_per_second", "Batches taken, of the last seconds."),
     ("fastfeed_queue_depth", "depth", "Batches made and not yet taken."),
     ("fastfeed_queue_bytes", "depth_nbytes", "Bytes of the batches made and not yet taken."),
     ("fastfeed_failed", "failed", "1 where the feed has failed."),

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fastfeed.errors import MissingExtra, OptionError
 from fastfeed.jobs.blackbox import FlightRecord, boxes, in_use, is_own_box, read
-from fastfeed.jobs.drawing import Terminal, bar, decimal, percent, size
+from fastfeed.jobs.drawing import Terminal, decimal, percent, size
 from fastfeed.jobs.job_view import render, starvation_colour
 from fastfeed.jobs.runner_samples import by_name
 from fastfeed.probes.gpu import DRIVER, readings
@@ -49,9 +49,7 @@ class JobWatcher:
         """Return the load of the processes and the GPUs."""
         table = Table(box=None, padding=(0, 1), show_header=False)
         for name, pid, cpu, rss in self._process_loads(flight)[: 1 + TOP_PROCESSES]:
-            cores = "–" if cpu is None else f"{cpu * 100:.0f} % CPU"
-            share = bar(cpu, 12, style="cyan")
-            table.add_row(name, f"pid {pid}", share, cores, f"{size(rss)} memory")
+            table.add_row(name, f"pid {pid}", f"{percent(cpu)} CPU", f"{size(rss)} memory")
         missing = ""
         if self._has_gpu:
             gpus: list[Any] = []
@@ -61,11 +59,11 @@ class JobWatcher:
                 missing = f"the GPU is not seen: {error}" if os.path.exists(DRIVER) else ""
             self._has_gpu = bool(gpus)
             for gpu in gpus:
-                share = bar(gpu.busy, 12, style="magenta")
                 memory = f"{size(gpu.used_nbytes)} of {size(gpu.all_nbytes)} memory"
                 own = f", {size(gpu.own_nbytes)} its own" if gpu.own_nbytes else ""
-                busy = f"{percent(gpu.busy)} busy"
-                table.add_row(f"GPU {gpu.number}", gpu.name, share, busy, memory + own)
+                table.add_row(
+                    f"GPU {gpu.number}", gpu.name, f"{percent(gpu.busy)} busy", memory + own
+                )
         return Group(table, Text(missing, style="yellow")) if missing else table
 
     def _process_loads(self, flight: FlightRecord) -> list[tuple[str, int, float | None, int]]:

@@ -19,7 +19,7 @@ from fastfeed.jobs.blackbox import (
     newest,
     read,
 )
-from fastfeed.jobs.drawing import duration, size, sparkline
+from fastfeed.jobs.drawing import decimal, duration, size, sparkline
 from fastfeed.jobs.job_view import METRICS, history, render
 from fastfeed.jobs.runner_samples import ProducerSample, RunnerSample
 from tests.jobs.flights import drawn, producer, sample
@@ -66,7 +66,7 @@ def test_the_last_minute_is_drawn() -> None:
         ),
         *(
             "12 slots: 6 free, 1 filling, 3 ready, 2 lent",
-            "waited 30 s of 1 min 00 s",
+            "waited 0:00:30 of 0:01:00",
             "50 %",
             "1.5 GB",
         ),
@@ -148,19 +148,17 @@ def test_ended_processes_come_first(folder: Path) -> None:
 
 
 def test_numbers_as_they_are_drawn() -> None:
-    assert [size(n) for n in (0, 999, 1500, 2_500_000, 140_000_000_000)] == [
-        "0 B",
-        "999 B",
-        "2 kB",
-        "2.5 MB",
-        "140 GB",
+    assert [size(n) for n in (None, 999, 2_500_000)] == ["–", "999 bytes", "2.5 MB"]
+    assert [duration(s) for s in (0.4, 75, 7384)] == ["0:00:00", "0:01:15", "2:03:04"]
+    assert [decimal(v) for v in (None, 1234.5, 12.34, 0.123, 3.0)] == [
+        "–",
+        "1,234",
+        "12.3",
+        "0.12",
+        "3",
     ]
-    assert [duration(s) for s in (0.4, 75, 7384)] == ["0 s", "1 min 15 s", "2 h 03 min"]
-    assert (
-        sparkline([0.0, None, 1.0, 2.0]) == "▁·▅█"
-        and sparkline([0.1, 1.0], top=1.0) == "▁█"
-        and sparkline([]) == ""
-    )
+    assert sparkline([0.0, None, 1.0, 2.0]) == "▁·▅█" and sparkline([]) == ""
+    assert sparkline([0.1, 1.0], top=1.0) == "▁█"
 
 
 def test_what_went_wrong_is_drawn() -> None:

@@ -16,9 +16,16 @@ from rich.text import Text
 
 from fastfeed.cli import main
 from fastfeed.errors import OptionError, ProducerFailed, clean
-from fastfeed.jobs.blackbox import SUFFIX, BlackBox, boxes, prune, read
+from fastfeed.jobs.blackbox import (
+    SUFFIX,
+    BlackBox,
+    boxes,
+    first_usable,
+    make_private,
+    prune,
+    read,
+)
 from fastfeed.jobs.drawing import Terminal
-from fastfeed.jobs.folders import first_usable, make_private
 from fastfeed.jobs.top import box_of, running_jobs
 from tests.jobs.flights import producer, sample
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from fastfeed.core.status import FEED_FAILED, FEED_STATES, STATES
 from fastfeed.errors import OptionError, required
@@ -52,37 +52,16 @@ TENSORBOARD_SCALARS = (
 )  # of TensorBoard
 
 
-class Exporter(Protocol):
-    """Publishes the figures of some runners."""
-
-    address: str
-
-    def write(self, figures: Sequence[Figures]) -> None:
-        """Write the present figures, every few seconds and at the end."""
-
-    def close(self) -> None:
-        """End the publication."""
-
-    def forget(self) -> None:
-        """Close the descriptors only, in a forked copy of the process."""
-
-
 def exporter_for(target: MetricsTarget, figures: Callable[[], list[Figures]]) -> Exporter:
     """Return the exporter for a target. Raise OptionError or MissingExtra if it cannot work."""
-    if target.kind == "prometheus":
-        try:
-            return PrometheusServer(target, figures)
-        except OSError as error:
-            raise OptionError(
-                f"metrics={str(target)!r}: cannot listen there ({error.strerror or error}): must "
-                "be an address of this machine and a free port; port 0 takes any free one"
-            ) from error
+    is_server = target.kind == "prometheus"
     try:
-        return EventFiles(target.place)
+        return PrometheusServer(target, figures) if is_server else EventFiles(target.place)
     except OSError as error:
-        raise OptionError(
-            f"metrics={str(target)!r}: {error}: must be a folder that can be written to"
-        ) from error
+        must = "must be a folder that can be written to"
+        if is_server:
+            must = "must be an address of this machine and a free port; port 0 takes any free one"
+        raise OptionError(f"metrics={str(target)!r}: {error.strerror or error}: {must}") from error
 
 
 class PrometheusServer(ThreadingMixIn, TCPServer):
@@ -254,3 +233,6 @@ class EventFiles:
         version = self._event(wall_time=time.time(), file_version="brain.Event:2")
         writer.write(version.SerializeToString())
         return writer
+
+
+Exporter: TypeAlias = PrometheusServer | EventFiles

@@ -135,7 +135,7 @@ def test_prometheus(prometheus: str) -> None:
         making = [v for k, v in found.items() if k.startswith('fastfeed_producers{runner="0"')]
         assert sum(making) == 2
         with (
-            pytest.raises(OptionError, match=r"cannot listen there.*port 0"),
+            pytest.raises(OptionError, match=r"in use: must be an address of this machine.*port 0"),
             FeedRunner(ones, metrics=f"prometheus:{port_of(url)}") as second,
         ):
             next(iter(second))

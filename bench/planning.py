@@ -30,7 +30,7 @@ from fastfeed.benchmark.consumers import consumer_from
 from fastfeed.benchmark.measure import measure_loop
 from fastfeed.benchmark.workloads import workload_from
 from fastfeed.model.workload import Producers
-from fastfeed.plan.speed import SHOWN
+from fastfeed.plan.planned_feed import SHOWN
 
 KIND, SCHEMA = "planning", 1
 WORKLOADS = (("opencv:10ms", 32), ("sleep:80ms", 256))
@@ -103,9 +103,9 @@ def planned(workload: str, batch: int) -> dict[Producers, dict[str, float]]:
         found = json.loads((Path(folder) / "plan.json").read_text())
     trainer = found["figures"]["trainer"]["value"]
     return {
-        Producers(one["threads"], one["processes"]): {
-            "rate": one["steps_per_second"]["predicted"],
-            "memory": one["memory_nbytes"]["total"],
+        Producers(one["producers"]["threads"], one["producers"]["processes"]): {
+            "rate": one["prediction"]["rate"],
+            "memory": sum(one["memory"].values()),
             "trainer": trainer,
             "others": others,
         }

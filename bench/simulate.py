@@ -26,7 +26,7 @@ from fastfeed.model.workload import BATCH_PARTS, STEP_PARTS, Producers, Workload
 STEPS, WARMUP = 1000, 300
 EARLY = 148  # at most so many batches are ready or early
 ACCELERATORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-SEEDS = 64  # for one accelerator
+SEEDS, MIN_SEEDS = 64, 8  # for one accelerator, and for many: rare events need many batches
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -93,10 +93,10 @@ def steps_of(job: Job, accelerators: int, seed: int = 0) -> float:
     return (STEPS - WARMUP) / (taken[-1] - taken[WARMUP - 1])
 
 
-def mean_of(job: Job, accelerators: int) -> float:
-    """Return steps/s over several seeds: rare events need many batches."""
-    seeds = range(max(2, SEEDS // accelerators))
-    return statistics.harmonic_mean([steps_of(job, accelerators, seed=n) for n in seeds])
+def rates_of(job: Job, accelerators: int) -> list[float]:
+    """Return steps/s of the whole job with each of several seeds."""
+    seeds = range(max(MIN_SEEDS, SEEDS // accelerators))
+    return [steps_of(job, accelerators, seed=n) for n in seeds]
 
 
 def by_model(job: Job) -> float:
@@ -125,14 +125,21 @@ CASES = {
 }
 
 
+def shares(name: str, rates: list[list[float]]) -> list[tuple[float, float, float]]:
+    """Return mean, lowest and highest share, in percent, of the speed of the step alone."""
+    scale = 100 * CASES[name].step_s
+    return [(scale * statistics.mean(r), scale * min(r), scale * max(r)) for r in rates]
+
+
 def growth(rates: list[float]) -> float:
     """Return the exponent with which the time of a step grows with the accelerators."""
     slope, _ = np.polyfit(np.log(ACCELERATORS), -np.log(rates), 1)
     return float(slope)
 
 
-def draw(found: dict[str, list[float]], place: Path) -> None:
-    """Draw steps/s, as a share of the step alone, over the accelerators."""
+def draw(found: dict[str, list[list[float]]], place: Path) -> None:
+    """Draw steps/s, as a share of the step alone, over the accelerators, with the spread of the
+    seeds."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -140,7 +147,9 @@ def draw(found: dict[str, list[float]], place: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(8, 5.4))
     for name, rates in found.items():
-        axes.plot(ACCELERATORS, [100 * r * Job().step_s for r in rates], marker="o", label=name)
+        middle, low, high = zip(*shares(name, rates), strict=True)
+        axes.fill_between(ACCELERATORS, low, high, alpha=0.15)
+        axes.plot(ACCELERATORS, middle, marker="o", label=name)
     axes.set_xscale("log", base=2)
     axes.set_xticks(ACCELERATORS, [str(n) for n in ACCELERATORS])
     axes.set_xlabel("accelerators, with their own producers")
@@ -158,10 +167,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("build/simulate"))
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
-    found = {name: [mean_of(job, n) for n in ACCELERATORS] for name, job in CASES.items()}
+    found = {name: [rates_of(job, n) for n in ACCELERATORS] for name, job in CASES.items()}
     for name, rates in found.items():
-        shares = " ".join(f"{r * CASES[name].step_s:4.0%}" for r in rates)
-        print(f"{name:40} {shares}   step time grows as n^{growth(rates):.2f}")
+        exponent = growth([statistics.harmonic_mean(r) for r in rates])
+        print(f"{name}: % of the step alone, lowest to highest; its time grows as n^{exponent:.2f}")
+        for count, (middle, low, high) in zip(ACCELERATORS, shares(name, rates), strict=True):
+            print(f"  {count:5} {middle:4.0f} ({low:.0f} to {high:.0f})")
     pairs = {}
     for job in (Job(producers=n, stragglers=s) for s in (0.0, 0.01) for n in (1, 2, 4, 8)):
         here, there = statistics.mean(steps_of(job, 1, seed=n) for n in range(5)), by_model(job)

@@ -150,7 +150,7 @@ def plan(figures: tuple[str, ...], **options: Any) -> None:
     """Plan a training: producers, memory, bandwidth, time and money.
 
     From figures such as samples=1.28M image=224x224x3 batch=64 step=300ms, from a short profile of
-    --workload and --train, or both. Without arguments, list the figures.
+    --workload and --train, or both. Without arguments, explain it and list the figures.
     """
     context = click.get_current_context()
     given = {name for name in options if context.get_parameter_source(name) in BY_USER}

@@ -58,7 +58,7 @@ FRAMEWORK_FILES = tuple(
     f"sinks/{name}_" for name in ("session", "tf", "checkpoint", "keras", "torch", "jax")
 )
 FRAMEWORK_FILES += ("benchmark/", "probes/gpu", "augment/opencv", "augment/dali", "source/hdf5")
-FRAMEWORK_FILES += ("plan/plan_plot", "producers/remote/", "jobs/metrics")
+FRAMEWORK_FILES += ("plan/plan_command", "producers/remote/", "jobs/metrics")
 # Sorted; at most 25, because `except` needs all 12 errors: 13 names for what users build.
 PUBLIC = """
 Augment BadImage Cache FeedError FeedOptions FeedRunner FeedStopped FeedTimeout FeedWarning

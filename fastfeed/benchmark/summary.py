@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 from fastfeed.benchmark.sweep import Setting, Sweep
-from fastfeed.model.bounds import LIMIT_LOCK
 from fastfeed.model.prediction import predict
 from fastfeed.model.simulate import simulate
-from fastfeed.model.workload import INPUT_BOUND, STEP_PARTS, Producers, fed_by
+from fastfeed.model.workload import INPUT_BOUND, LIMIT_LOCK, STEP_PARTS, Producers, fed_by
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 MIN_SLOW_DOWN = 1.5  # a step this many times slower than alone is reported

@@ -46,13 +46,16 @@ def predict(workload: Workload, producers: Producers) -> Prediction:
 
     The interval is a bootstrap over the observed batches and steps, widened by the model's error.
     """
-    found = simulate(workload, producers)
+    if len(workload.batches) == len(workload.steps) == 1:  # there is nothing to draw from
+        found, seeds = simulate(workload, producers, steps=2 * FEW_STEPS), 0
+    else:
+        found, seeds = simulate(workload, producers), RESAMPLES
     rates = [
         simulate(resampled(workload, seed=seed), producers, steps=FEW_STEPS, seed=seed).rate
-        for seed in range(RESAMPLES)
+        for seed in range(seeds)
     ]
-    low = min(found.rate, *rates) * (1 - MODEL_ERROR)
-    high = max(found.rate, *rates) * (1 + MODEL_ERROR)
+    low = min((found.rate, *rates)) * (1 - MODEL_ERROR)
+    high = max((found.rate, *rates)) * (1 + MODEL_ERROR)
     return Prediction(found.rate, low, high, found.starvation, found.limit)
 
 

@@ -19,17 +19,20 @@ from itertools import chain
 
 import numpy as np
 
-from fastfeed.model.bounds import (
+from fastfeed.model.workload import (
+    INPUT_BOUND,
     LIMIT_CORES,
     LIMIT_DISK,
     LIMIT_LOCK,
     LIMIT_PRODUCERS,
     LIMIT_STEP,
+    Outcome,
+    Producers,
+    Workload,
     demands,
     slowness,
     width,
 )
-from fastfeed.model.workload import INPUT_BOUND, Outcome, Producers, Workload
 
 # A pool of native threads waits for its slowest thread: with r runnable threads for each core, its
 # work takes r to this power times as long. Measured: 3 times with 6, 2.8 to 3.4 times with 7.

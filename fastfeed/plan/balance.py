@@ -36,14 +36,9 @@ class BatchBalance:
 
 
 def cost_line(points: Iterable[tuple[float, float]]) -> CostLine:
-    """Return the line through points (count, cost), by least squares.
-
-    A single point is taken as proportional to its count. Neither part is negative.
-    """
-    known = sorted(points)
-    if not known or any(not (count > 0 and cost > 0) for count, cost in known):
-        raise OptionError(f"needed pairs (count > 0, cost > 0), got {known}")
-    counts, costs = (np.array(column, float) for column in zip(*known, strict=True))
+    """Return the line through points (count > 0, cost > 0), by least squares; a single point is
+    proportional to its count. Neither part is negative."""
+    counts, costs = (np.array(column, float) for column in zip(*points, strict=True))
     proportional = CostLine(0.0, float((counts @ costs) / (counts @ counts)))
     if len(set(counts)) == 1:
         return proportional
@@ -69,7 +64,8 @@ def balanced_batch(
     the largest batch that fits into memory. Raise OptionError for figures that cannot be.
     """
     known = list(steps)
-    if len({batch for batch, _ in known}) < 2:
+    possible = all(count > 0 and cost > 0 for count, cost in known)
+    if len({batch for batch, _ in known}) < 2 or not possible:
         raise OptionError(
             f"balanced_batch needs the seconds of a step at two batch sizes or more, got {known}: "
             "the part of a step that does not depend on the batch follows from the difference"

@@ -1,24 +1,106 @@
-"""What a training needs, line by line: each with its formula and the source of it."""
+"""A plan: what a training needs, line by line. Each line is computed by the formula that is
+printed beside it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fastfeed.errors import OptionError
+from fastfeed.model.workload import (
+    LIMIT_PRODUCERS,
+    STEP_PARTS,
+    Producers,
+    Workload,
+    demands,
+    rows_of,
+    step_seconds,
+)
 from fastfeed.plan.balance import balanced_batch
-from fastfeed.plan.hardware import OPTIMIZER_SLOTS
-from fastfeed.plan.plan_figures import PlanFigures
+from fastfeed.plan.plan_figures import OPTIMIZER_SLOTS, PlanFigures, assume
+from fastfeed.plan.planned_feed import (
+    FeedMemory,
+    PlannedSetting,
+    SourceProfile,
+    cores_needed,
+    cores_of_trainer,
+    seconds_of_step,
+    settings_of,
+    workload_of,
+)
 
-RING = "ring all-reduce: 2 (N - 1) / N x weights (Patarasuk and Yuan 2009)"
-SERVERS = "parameter servers: 2 x weights for each worker (Li et al. 2014)"
-HOUR_S = 3600.0
-# Convolution outputs by multiply-adds of ResNet-50: 11.1 M by 4.1 G (Radosavovic et al. 2020); each
-# is kept before and after its normalization, as float32. A training step has 6 FLOPs for each.
-ACTIVATION_NBYTES = 11.1e6 / 4.1e9 / 6 * 2 * 4
-ESTIMATE = "flops x 3.6 bytes / 1000, as ResNet-50 (Radosavovic et al. 2020)"
-EFFICIENT = 0.9  # speed-up by accelerators at which an interconnect is enough
+MAX_OTHERS = 0.2  # cores of other programs in a profile; with 0.7 it was 30 % too slow
+SHORT = "is too short to be true"
+QUARTER = 4  # memory= is a quarter of the free memory, for each trainer of the machine
+RAM = {
+    "trainer": "framework, data and step, without the code of libraries",
+    "captured": "arrays of the source, once for all workers",
+    "pool": "records x sample",
+    "ring": "batches made ahead (ring/layout.py, core/worker.py)",
+    "producers": "threads, or interpreters and their modules",
+}
+# What cannot be said without these figures.
+MISSING = (
+    (("source", "batch", "step"), "producers, cores, starvation and the memory of the feed"),
+    (("batch", "step"), "time and money (or accelerator= and flops= for the step)"),
+    (("samples",), "the time of an epoch"),
+    (("steps",), "the time of the run and its checkpoints (or epochs=)"),
+    (("stored",), "storage, download and reading (or dataset=)"),
+    (("parameters",), "the accelerator's memory and the exchange (or weights=)"),
+    (("interconnect",), "the time of the exchange on several accelerators"),
+    (("price",), "money"),
+)
+
+
+# Lines of a plan: topic, name, unit, formula. Its names are those of figures and of _values();
+# `above` is the sum of the topic's lines above. A line with an unknown name is left out.
+LINES = (
+    ("ram", "cache", "B", "cached_in_ram"),
+    ("ram", "a machine", "B", "feed_memory * per_machine + cached_in_ram"),
+    ("bandwidth", "host to device", "B/s", "samples_per_s * sample"),
+    ("bandwidth", "reading, a machine", "B/s", "samples_per_s * stored * per_machine"),
+    ("bandwidth", "network, a machine", "B/s", "samples_per_s * stored * per_machine"),
+    ("time", "samples/s", "", "samples_per_s * accelerators"),
+    ("time", "an epoch", "s", "samples / (samples_per_s * accelerators)"),
+    ("time", "the run", "s", "steps * batch / samples_per_s"),
+    ("money", "an hour", "$", "price * accelerators"),
+    ("money", "starvation, an hour", "$", "price * accelerators * starvation"),
+    ("money", "an epoch", "$", "price * samples / samples_per_s / 3600"),
+    ("money", "the run", "$", "price * accelerators * steps * batch / samples_per_s / 3600"),
+    ("measured", "samples/s", "", "steps * minibatch / took"),
+    ("measured", "FLOP/s", "FLOP/s", "steps * minibatch * flops / took"),
+    ("measured", "of the peak", "%", "steps * minibatch * flops / took / peak / accelerators"),
+    ("measured", "the run", "$", "price * accelerators * took / 3600"),
+    ("exchange", "a worker and step", "B", "exchanged"),
+    ("exchange", "a server and step", "B", "exchanged * accelerators / servers"),
+    ("exchange", "time of a step", "s", "exchange_s"),
+    ("exchange", "speed-up", "x", "accelerators * step_s / (step_s + exchange_s)"),
+    ("exchange", "interconnect for 90 %", "B/s", "exchanged / (step_s * (1 / 0.9 - 1))"),
+    ("device", "weights", "B", "weights"),
+    ("device", "gradients + optimizer", "B", "weights * (1 + slots)"),
+    ("device", "activations", "B", "batch * activations if weights else 0"),
+    ("device", "batch", "B", "batch * sample if weights else 0"),
+    ("device", "in all", "B", "above"),
+    ("storage", "data set", "B", "dataset"),
+    ("storage", "its download", "s", "dataset / network"),
+    ("storage", "checkpoints", "B", "kept_checkpoints * weights * (1 + slots)"),
+    ("storage", "cache", "B", "cached_on_disk"),
+    ("storage", "in all", "B", "above"),
+)
+# Topic and name of a line, what is wrong with its value, and what to say then.
+WARNINGS = (
+    ("ram", "a machine", "value > ram", "does not fit into ram: cache on disk, fewer producers"),
+    ("bandwidth", "reading, a machine", "value > storage", "storage is slower, it is the limit"),
+    ("bandwidth", "network, a machine", "value > network", "network is slower, it is the limit"),
+    ("measured", "samples/s", "value > 1e7 * accelerators", f"took= {SHORT}"),  # rows of numbers
+    ("measured", "samples/s", "took < steps * given_step_s", f"took= {SHORT} beside step="),
+    ("measured", "of the peak", "value > 1", f"more than the peak: took= {SHORT}, or flops= wrong"),
+    ("exchange", "speed-up", "value < accelerators / 2", "the interconnect is the limit"),
+    ("device", "in all", "value > accelerator_memory", "does not fit into accelerator_memory"),
+    ("storage", "in all", "value > disk", "does not fit on disk: keep fewer checkpoints"),
+)
 
 
 @dataclass(frozen=True)
@@ -34,21 +116,111 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """The speed of one accelerator: samples/s and starvation (0 to 1), None if unknown."""
+class Plan:
+    """A plan. `settings` have 1 to 8 threads and processes, and `chosen`; both are empty if no
+    source is known. `missing` says what more figures would give."""
 
-    samples_per_s: float
-    starvation: float | None = None
+    figures: PlanFigures
+    settings: tuple[PlannedSetting, ...]
+    chosen: PlannedSetting | None
+    ceiling: float | None
+    needs: tuple[Need, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What does not fit, or limits the training."""
+        return tuple(f"{n.topic}, {n.name}: {n.warning}" for n in self.needs if n.warning)
+
+
+def make_plan(given: PlanFigures, profile: SourceProfile | None = None) -> Plan:
+    """Return the plan for the given figures and the measured ones of a profile.
+
+    Raise OptionError for figures that contradict each other, or that a profile measures.
+    """
+    if profile is not None:
+        twice = sorted(name for name in profile.figures if given.have(name) and name != "cores")
+        if twice:
+            raise OptionError(
+                f"{', '.join(twice)} beside --workload: measured there; leave them out, or plan "
+                "from figures alone"
+            )
+        given = given.filled(profile.figures)
+    figures = assume(given)
+    step_s, workload = _work(figures, profile)
+    values = _values(figures, step_s)
+    settings: list[PlannedSetting] = []
+    chosen, found = None, list(_disturbed(profile)) if profile else []
+    if workload is not None:
+        own = None
+        if "threads" in figures or "processes" in figures:
+            own = Producers(figures.get("threads") or 1, figures.get("processes") or 0)
+        settings, chosen = settings_of(workload, _memory(figures, profile), given=own)
+        values["samples_per_s"] = chosen.prediction.rate * figures["batch"]
+        values["starvation"] = round(chosen.prediction.starvation, 3)
+        values["feed_memory"] = chosen.nbytes
+        found += _input(figures, workload, chosen=chosen, given=own is not None)
+        found += [Need("ram", part, n, "B", RAM[part]) for part, n in chosen.memory.items() if n]
+    elif step_s is not None and "batch" in figures:
+        values["samples_per_s"] = figures["batch"] / (step_s + exchange_seconds(figures))
+    ceiling = 1 / step_seconds(workload) if workload else None
+    hints = tuple(_hints(figures, step_s))
+    return Plan(figures, tuple(settings), chosen, ceiling, (*found, *lines_of(values)), hints)
+
+
+def lines_of(values: dict[str, Any]) -> Iterator[Need]:
+    """Yield the lines whose formulas can be computed from these values; those of 0 are left out."""
+
+    def computed(formula: str, **more: float) -> Any:
+        code = compile(formula, "<formula>", "eval")
+        known = {**values, **more}
+        return eval(code, {}, known) if set(code.co_names) <= set(known) else 0
+
+    above: dict[tuple[str, str], float] = {}
+    for topic, name, unit, formula in LINES:
+        so_far = above.get((topic, unit), 0.0)
+        value = computed(formula, above=so_far)
+        if not value:
+            continue
+        above[topic, unit] = so_far + value
+        checks = [(wrong, text) for *line, wrong, text in WARNINGS if line == [topic, name]]
+        warning = "; ".join(text for wrong, text in checks if computed(wrong, value=value))
+        why = "the sum of these" if formula == "above" else formula.replace("*", "x")
+        yield Need(topic, name, value, unit, why.removesuffix(" if weights else 0"), warning)
+
+
+def _values(figures: PlanFigures, step_s: float | None) -> dict[str, Any]:
+    """Return the names of formulas: the figures, and what is computed from them."""
+    found = {name: figure.value for name, figure in figures.known.items()}
+    if step_s is not None:
+        found["step_s"] = step_s
+        if "step" in figures:
+            found["given_step_s"] = step_s
+    if "optimizer" in figures:
+        found["slots"] = OPTIMIZER_SLOTS[figures["optimizer"]]
+    if nbytes := exchanged_nbytes(figures):
+        found["exchanged"] = nbytes
+    if seconds := exchange_seconds(figures):
+        found["exchange_s"] = seconds
+    if figures.have("steps", "checkpoint_every"):
+        made = figures["steps"] // figures["checkpoint_every"]
+        found["kept_checkpoints"] = min(made, figures.get_or("checkpoints", math.inf))
+    cached = figures.get_or("samples", 0.0) * figures.get_or("sample", 0.0)
+    cached *= min(1.0, figures["per_machine"] / figures["accelerators"])
+    found["cached_in_ram"] = cached * (figures["cache"] == "ram")
+    found["cached_on_disk"] = cached * (figures["cache"] == "disk")
+    return found
 
 
 def exchanged_nbytes(figures: PlanFigures) -> float:
-    """Return the bytes that one worker sends and receives in a step, 0 if it is alone."""
+    """Return the bytes that one worker sends and receives in a step, 0 if it is alone: by a ring,
+    2 (N - 1) / N x weights (Patarasuk and Yuan 2009); by parameter servers, 2 x weights (Li et al.
+    2014)."""
     count = figures["accelerators"]
     if count < 2 or "weights" not in figures:
         return 0.0
-    if figures["exchange"] == "servers":
-        return float(2 * figures["weights"])
-    return float(2 * (count - 1) / count * figures["weights"])
+    share = 1.0 if figures["exchange"] == "servers" else (count - 1) / count
+    return float(2 * share * figures["weights"])
 
 
 def exchange_seconds(figures: PlanFigures) -> float:
@@ -59,181 +231,95 @@ def exchange_seconds(figures: PlanFigures) -> float:
     if "interconnect" not in figures:
         return 0.0
     busiest = exchanged_nbytes(figures)
-    if figures["exchange"] == "servers" and "servers" in figures:
+    if figures.get("exchange") == "servers" and "servers" in figures:
         busiest *= max(1.0, figures["accelerators"] / figures["servers"])
     return float(busiest / figures["interconnect"])
 
 
-def exchange(figures: PlanFigures, step_s: float | None) -> Iterator[Need]:
-    """Yield the bytes exchanged between workers, and what the interconnect makes of them."""
-    nbytes, count = exchanged_nbytes(figures), figures["accelerators"]
-    if not nbytes:
-        return
-    servers = figures["exchange"] == "servers"
-    yield Need("exchange", "a worker and step", nbytes, "B", SERVERS if servers else RING)
-    if servers and "servers" in figures:
-        share = nbytes * count / figures["servers"]
-        yield Need("exchange", "a server and step", share, "B", "x workers / servers")
-    if step_s is None:
-        return
-    seconds = exchange_seconds(figures)
-    if seconds:
-        gain = count * step_s / (step_s + seconds)
-        slow = gain < count / 2
-        yield Need("exchange", "time of a step", seconds, "s", "bytes / interconnect, no overlap")
-        warning = "the interconnect is the limit: more than half of a step is exchange" * slow
-        yield Need(
-            "exchange", f"speed-up on {count:.0f}", gain, "x", "N step / (step + exchange)", warning
-        )
-    enough = nbytes / (step_s * (1 / EFFICIENT - 1))
-    yield Need("exchange", "interconnect for 90 %", enough, "B/s", "bytes / (step x (1 / 0.9 - 1))")
-    if "speedup" in figures:
-        if not 1 <= figures["speedup"] < count:
-            raise OptionError(
-                f"speedup={figures['speedup']:g}, accelerators={count:g} contradict each other: "
-                "a speed-up must be >= 1 and below their number"
-            )
-        lost_s = step_s * (count / figures["speedup"] - 1)
-        yield Need("exchange", "measured: lost in a step", lost_s, "s", "step x (N / speed-up - 1)")
-        yield Need("exchange", "measured: bandwidth", nbytes / lost_s, "B/s", "bytes / lost time")
+def _work(
+    figures: PlanFigures, profile: SourceProfile | None
+) -> tuple[float | None, Workload | None]:
+    """Return the seconds of a step alone, and the workload with the exchange of gradients."""
+    if profile is None:
+        workload, step_s = workload_of(figures), seconds_of_step(figures)
+    else:
+        workload = replace(profile.workload, cores=cores_of_trainer(figures))
+        step_s = step_seconds(workload) or None
+    if workload is not None:
+        lost = rows_of(STEP_PARTS, accelerator=exchange_seconds(figures))
+        workload = replace(workload, steps=workload.steps + lost)
+    return step_s, workload
 
 
-def bandwidth(figures: PlanFigures, pace: Pace) -> Iterator[Need]:
-    """Yield the bytes that must flow each second."""
-    rate = pace.samples_per_s
-    if "sample" in figures:
-        why = "samples/s x bytes of a sample, each accelerator"
-        yield Need("bandwidth", "host to device", rate * figures["sample"], "B/s", why)
-    if "stored" not in figures:
-        return
-    read = rate * figures["stored"] * figures["per_machine"]
-    for name, what in (("storage", "reading, a machine"), ("network", "network, a machine")):
-        short = name in figures and figures[name] < read
-        warning = f"{name} is slower: it limits the samples/s" * short
-        yield Need("bandwidth", what, read, "B/s", "samples/s x stored bytes, no cache", warning)
+def _memory(figures: PlanFigures, profile: SourceProfile | None) -> FeedMemory:
+    if profile is not None:
+        return profile.memory
+    sample, bound = figures.get_or("sample", 0.0), None
+    if "ram" in figures:
+        bound = int(figures["ram"] / QUARTER / figures["per_machine"])
+    return FeedMemory.assumed(
+        figures["batch"] * sample,
+        figures["trainer"],
+        pool=figures.get_or("pool", 0.0) * sample,
+        captured=figures.get_or("captured", 0.0),
+        bound=bound,
+    )
 
 
-def duration(figures: PlanFigures, pace: Pace) -> Iterator[Need]:
-    """Yield the time of an epoch and of the run, and what they cost."""
-    rate = pace.samples_per_s * figures["accelerators"]
-    yield Need("time", "samples/s", rate, "", "of all accelerators")
-    spans = []
-    if "samples" in figures:
-        spans.append(("an epoch", figures["samples"] / rate, "samples / samples/s"))
-    if figures.have("steps", "minibatch"):
-        why = "steps x minibatch / samples/s"
-        spans.append(("the run", figures["steps"] * figures["minibatch"] / rate, why))
-    for name, seconds, why in spans:
-        yield Need("time", name, seconds, "s", why)
-    if "price" not in figures:
-        return
-    hourly = figures["price"] * figures["accelerators"]
-    yield Need("money", "an hour", hourly, "$", "price x accelerators")
-    lost, cost = pace.starvation, 0.0
-    if lost is not None:
-        yield Need("money", "starvation, an hour", hourly * lost, "$", "x starvation")
-    for name, seconds, _ in spans:
-        cost = hourly * seconds / HOUR_S
-        yield Need("money", name, cost, "$", "price x accelerators x hours")
-    if lost is not None and "steps" in figures:
-        yield Need("money", "starvation, the run", cost * lost, "$", "x starvation")
+def _input(
+    figures: PlanFigures, workload: Workload, *, chosen: PlannedSetting, given: bool
+) -> Iterator[Need]:
+    """Yield producers, cores and machines, and the balanced batch."""
+    found, step_s, count = chosen.prediction, step_seconds(workload), chosen.producers.count
+    why = "the fewest that feed the step" if chosen.fed else "no number feeds the step"
+    why = f"{'given' if given else why}; each trainer"
+    starved = f"the step starves, the limit is: {found.limit}" * (not chosen.fed)
+    yield Need("input", "producers", count, f"({chosen.producers})", why, starved)
+    yield Need("input", "starvation", found.starvation, "%", "simulated (docs/model.md)")
+    cores = cores_needed(workload) * figures["accelerators"]
+    yield Need("input", "cores", cores, "", "to keep all steps busy: core seconds / step")
+    machines, there = math.ceil(cores / figures["cores"]), figures["machines"]
+    few = f"{there:.0f} with {figures['cores']:g} cores cannot keep the steps at their own speed"
+    few *= machines > there
+    yield Need("input", "machines", max(machines, there), "", "for cores and accelerators", few)
+    if few:
+        remote = math.ceil(demands(workload, Producers(1, 1))[LIMIT_PRODUCERS] / step_s)
+        why = "remote= on nodes without accelerators, instead of machines; each trainer"
+        yield Need("input", "remote producers", remote, f"(Remote(..., producers={remote}))", why)
+        link = figures.get_or("sample", 0.0) * figures["batch"] / step_s
+        if link:
+            yield Need("input", "remote link", link, "B/s", "the batches from there; each trainer")
+    if figures.have("source", "step") and len(figures["step"]) > 1:
+        yield _balance(figures, count)
 
 
-def measured(figures: PlanFigures) -> Iterator[Need]:
-    """Yield what a measured time of the run implies."""
-    if not figures.have("took", "steps", "minibatch"):
-        return
-    took_s, samples = figures["took"], figures["steps"] * figures["minibatch"]
-    yield Need("measured", "samples/s", samples / took_s, "", "steps x minibatch / took")
-    if "flops" in figures:
-        reached = samples * figures["flops"] / took_s
-        yield Need("measured", "FLOP/s", reached, "FLOP/s", "x flops")
-        if "peak" in figures:
-            share = reached / figures["peak"] / figures["accelerators"]
-            yield Need("measured", "of the peak", share, "%", "FLOP/s / (peak x accelerators)")
-    if "price" in figures:
-        cost = figures["price"] * figures["accelerators"] * took_s / HOUR_S
-        yield Need("measured", "the run", cost, "$", "price x accelerators x hours")
-
-
-def state_nbytes(figures: PlanFigures) -> float:
-    """Return the bytes of weights and optimizer."""
-    return float(figures["weights"] * (1 + OPTIMIZER_SLOTS[figures["optimizer"]]))
-
-
-def activation_nbytes(figures: PlanFigures) -> float | None:
-    """Return the bytes that a step keeps of a sample, given or estimated from its FLOPs."""
-    given = figures.get("activations")
-    if given is None and "flops" in figures:
-        given = figures["flops"] * ACTIVATION_NBYTES
-    return None if given is None else float(given)
-
-
-def accelerator_memory(figures: PlanFigures) -> Iterator[Need]:
-    """Yield the memory of an accelerator at the batch size."""
-    if "weights" not in figures:
-        return
-    state, total = state_nbytes(figures), state_nbytes(figures) + figures["weights"]
-    yield Need("device", "weights", figures["weights"], "B", "parameters x bytes of one")
-    why = f"weights, gradients, slots of the optimizer: {OPTIMIZER_SLOTS[figures['optimizer']]}"
-    yield Need("device", "parameters + optimizer", state + figures["weights"], "B", why)
-    kept = activation_nbytes(figures)
-    if kept is not None and "batch" in figures:
-        guess = "activations" if "activations" in figures else ESTIMATE
-        held = kept * figures["batch"]
-        yield Need("device", "activations", held, "B", f"batch x {guess}")
-        total += held + figures["batch"] * figures.get_or("sample", 0.0)
-    have = figures.get("accelerator_memory")
-    warning = ""
-    if have is not None and total > have:
-        warning = "does not fit into accelerator_memory: lower batch, or split the model"
-    yield Need("device", "in all", total, "B", "+ the batch itself", warning)
-
-
-def storage(figures: PlanFigures) -> Iterator[Need]:
-    """Yield the disk for the data set and the checkpoints, and the download."""
-    total = 0.0
-    if "dataset" in figures:
-        total += figures["dataset"]
-        yield Need("storage", "data set", figures["dataset"], "B", "samples x stored bytes")
-        if "network" in figures:
-            seconds = figures["dataset"] / figures["network"]
-            yield Need("storage", "its download", seconds, "s", "bytes / network")
-    if figures.have("weights", "steps"):
-        made = figures["steps"] // figures["checkpoint_every"]
-        kept = min(made, figures.get_or("checkpoints", math.inf))
-        total += kept * state_nbytes(figures)
-        why = f"{kept:.0f} x (weights + optimizer)"
-        yield Need("storage", "checkpoints", kept * state_nbytes(figures), "B", why)
-    if figures["cache"] == "disk" and figures.have("samples", "sample"):
-        cached = cache_nbytes(figures)
-        total += cached
-        yield Need("storage", "cache", cached, "B", "the machine's share of the samples")
-    if total:
-        full = "disk" in figures and figures["disk"] < total
-        warning = "does not fit on disk: keep fewer checkpoints, or read from the network" * full
-        yield Need("storage", "in all", total, "B", "on one machine", warning)
-
-
-def cache_nbytes(figures: PlanFigures) -> float:
-    """Return the bytes of the samples that the trainers of one machine cache."""
-    share = min(1.0, figures["per_machine"] / figures["accelerators"])
-    return float(figures["samples"] * figures["sample"] * share)
-
-
-def balance(figures: PlanFigures, producers: int) -> Iterator[Need]:
-    """Yield the batch size that balances input and step, if the step is known at two sizes."""
-    if not figures.have("source", "step") or len(figures["step"]) < 2:
-        return
-    most, kept = None, activation_nbytes(figures)
-    if kept and figures.have("accelerator_memory", "weights"):
-        room = figures["accelerator_memory"] - state_nbytes(figures) - figures["weights"]
-        most = max(1, int(room // (kept + figures.get_or("sample", 0.0))))
+def _balance(figures: PlanFigures, count: int) -> Need:
+    """Return the batch size that balances input and step."""
+    most, sample = None, figures.get_or("sample", 0.0)
+    if figures.have("accelerator_memory", "weights", "activations"):
+        state = figures["weights"] * (2 + OPTIMIZER_SLOTS[figures["optimizer"]])
+        room = figures["accelerator_memory"] - state
+        most = max(1, int(room // (figures["activations"] + sample)))
     lost_s = exchange_seconds(figures)
     steps = [(batch, seconds + lost_s) for batch, seconds in figures["step"]]
-    found = balanced_batch(figures["source"], steps, producers=producers, most=most)
+    found = balanced_batch(figures["source"], steps, producers=count, most=most)
     if found.limit == "input":
-        why = f"fixed + a x batch = source x batch / {producers}: {found.samples_per_second:.3g}/s"
+        why = f"fixed + a x batch = source x batch / {count}: {found.samples_per_second:.3g}/s"
     else:
         why = "the input is faster at any batch: 5 % of the step is its fixed part"
-    yield Need("input", "balanced batch", found.batch, "samples", why)
+    return Need("input", "balanced batch", found.batch, "samples", why)
+
+
+def _disturbed(profile: SourceProfile) -> Iterator[Need]:
+    """Yield the cores that other programs took during the profile."""
+    busy = profile.others > MAX_OTHERS
+    warning = "the profile is too slow by what they took: stop them and plan again" * busy
+    yield Need("input", "other programs", profile.others, "cores", "took in the profile", warning)
+
+
+def _hints(figures: PlanFigures, step_s: float | None) -> Iterator[str]:
+    for names, what in MISSING:
+        absent = [n for n in names if n not in figures and not (n == "step" and step_s)]
+        alone = names == ("interconnect",) and figures["accelerators"] < 2
+        if absent and not alone:
+            yield f"{', '.join(f'{name}=' for name in absent)} for {what}"

@@ -1,10 +1,10 @@
 """The command `fastfeed plan`: its figures, its profile, and what it prints and writes: tables for
-the terminal, and versioned JSON."""
+the terminal, versioned JSON, and a picture."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,51 +12,56 @@ from typing import Any
 from rich.table import Table
 
 from fastfeed.benchmark.bench_command import progress_bar, show, write_results
-from fastfeed.benchmark.report import STYLE, plain
-from fastfeed.errors import OptionError
+from fastfeed.benchmark.report import CEILING, MEASURED, STYLE, plain
+from fastfeed.errors import MissingExtra, OptionError
 from fastfeed.jobs.drawing import Terminal
-from fastfeed.plan import units
-from fastfeed.plan.plan_figures import KNOWN, Figure, figures_from
-from fastfeed.plan.planner import Plan, make_plan
-from fastfeed.plan.profiled import SourceProfile, profile_source
-from fastfeed.plan.speed import PlannedSetting
-from fastfeed.plan.units import said
+from fastfeed.plan.needs import Plan, make_plan
+from fastfeed.plan.plan_figures import KNOWN, accelerators, figures_from, said
+from fastfeed.plan.planned_feed import PlannedSetting, SourceProfile, profile_source
 
 PROFILE_OPTIONS = ("train", "batch_size", "data")
-PLAN_SCHEMA = 1
-UNITS: dict[object, str] = {
-    units.nbytes: "B",
-    units.rate: "B/s",
-    units.share: "%",
-    units.seconds: "s",
-    units.money: "$",
-}
+PLAN_SCHEMA = 2
+STACK_COLOURS = ("#b8c4ce", "#7a6a20", "#8a4fa3", "#1b6ca8", "#c2571a")
+EXPLANATION = """\
+fastfeed plan says what a training needs before it runs. Give figures, a short profile, or both:
+
+  fastfeed plan samples=1.28M sample=150KB batch=64 source=5ms step=300ms
+  fastfeed plan --workload mymodule:batches --train sim:20ms
+
+What you leave out is derived, assumed with its source, or named at the end. The figures:
+"""
 
 
 def plan(words: Sequence[str], options: dict[str, Any], *, given: Collection[str]) -> None:
-    """Print the plan for figures such as "samples=1.28M" and for the profile of --workload.
+    """Print the plan for figures such as "samples=1.28M" and for the profile of --workload; without
+    both, print what there is to give.
 
     `given`: the names of the options that the user wrote. Raise OptionError for figures that cannot
     be, or that contradict each other.
     """
-    from fastfeed.plan.plan_plot import plan_plots
-
     figures = figures_from(words)  # reports mistakes before anything is measured
     ignored = [f"--{name.replace('_', '-')}" for name in PROFILE_OPTIONS if name in given]
     if ignored and options["workload"] is None:
         raise OptionError(f"{', '.join(ignored)} alone would be ignored: give --workload, too")
+    console = Terminal()
+    if not words and options["workload"] is None:
+        console.print(_explanation(), soft_wrap=True, highlight=False)
+        return
     output = options["output"]
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-    profile = None if options["workload"] is None else _profile(options)
-    found = make_plan(figures, profile)
-    console = Terminal()
+    found = make_plan(figures, None if options["workload"] is None else _profile(options))
     show(console, plan_tables(found))
     for warning in found.warnings:
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True, highlight=False)
     for hint in found.missing:
         console.print(f"give {hint}", style="dim", soft_wrap=True, highlight=False)
     write_results(console, found, output=output, writers=(plan_json, plan_plots))
+
+
+def _explanation() -> str:
+    figures = "\n".join(f"  {name:<18} {meaning}" for name, (_, meaning) in KNOWN.items())
+    return f"{EXPLANATION}{figures}\n\nKinds of accelerator: {', '.join(accelerators())}"
 
 
 def _profile(options: dict[str, Any]) -> SourceProfile:
@@ -76,84 +81,92 @@ def _profile(options: dict[str, Any]) -> SourceProfile:
 
 def plan_tables(plan: Plan) -> list[Table]:
     """Return the settings, the needs and the figures, within 100 columns."""
-    settings = [_settings(plan)] if plan.settings else []
-    return [*settings, _needs(plan), _figures(plan)]
+    settings = [(_setting_row(one), one is plan.chosen) for one in plan.settings]
+    topics = [need.topic for need in plan.needs]
+    needs = [
+        ((n.topic * (n.topic != before), n.name, said(n.value, n.unit), n.why), bool(n.warning))
+        for n, before in zip(plan.needs, ["", *topics], strict=False)
+    ]
+    figures = [
+        ((name, said(figure.value, KNOWN[name][0]), figure.source), False)
+        for name, figure in sorted(plan.figures.known.items())
+    ]
+    headers = ("producers", ">steps/s", ">range", ">starved", ">memory", "limit")
+    tables = [
+        _table("Producers of one accelerator, predicted", headers, rows=settings, style="bold"),
+        _table("What the training needs", ("", "", ">value", "how"), rows=needs, style="yellow"),
+        _table("Figures and assumptions", ("figure", ">value", "source"), rows=figures, style=""),
+    ]
+    return tables[not settings :]
+
+
+def _table(
+    title: str,
+    headers: Iterable[str],
+    *,
+    rows: Iterable[tuple[Sequence[str], bool]],
+    style: str,
+) -> Table:
+    """Return a table; columns with ">" are aligned right, and rows with True have the style."""
+    table = Table(title=title, **STYLE)
+    for header in headers:
+        justify: Any = "right" if header.startswith(">") else "left"
+        table.add_column(header.removeprefix(">"), justify=justify, overflow="fold")
+    for cells, marked in rows:
+        table.add_row(*cells, style=style if marked else "")
+    return table
+
+
+def _setting_row(one: PlannedSetting) -> tuple[str, ...]:
+    found = one.prediction
+    reached = f"{found.rate:.3g}", f"{found.low:.3g}-{found.high:.3g}", f"{found.starvation:.0%}"
+    return (str(one.producers), *reached, said(one.nbytes, "B"), found.limit)
 
 
 def plan_json(plan: Plan, folder: Path) -> Path:
     """Write `folder`/plan.json and return its path."""
-    found = {
-        "schema": PLAN_SCHEMA,
-        "figures": {name: asdict(figure) for name, figure in plan.figures.known.items()},
-        "ceiling_steps_per_second": plan.ceiling,
-        "settings": [_setting(one) for one in plan.settings],
-        "chosen": _setting(plan.chosen) if plan.chosen else None,
-        "needs": [asdict(need) for need in plan.needs],
-        "warnings": plan.warnings,
-        "missing": plan.missing,
-    }
+    found = {"schema": PLAN_SCHEMA, **asdict(plan), "warnings": plan.warnings}
+    found["figures"] = found["figures"]["known"]
     path = folder / "plan.json"
     path.write_text(json.dumps(plain(found), indent=1) + "\n", encoding="utf-8")
     return path
 
 
-def _setting(setting: PlannedSetting) -> dict[str, object]:
-    found = setting.prediction
-    return {
-        "processes": setting.producers.processes,
-        "threads": setting.producers.threads,
-        "steps_per_second": {"predicted": found.rate, "low": found.low, "high": found.high},
-        "starvation": found.starvation,
-        "limit": found.limit,
-        "memory_nbytes": {**asdict(setting.memory), "total": setting.memory.total},
-    }
-
-
-def _settings(plan: Plan) -> Table:
-    table = Table(title="Producers of one accelerator, predicted", **STYLE)
-    for header in ("producers", "steps/s", "range", "starved", "memory", "limit"):
-        table.add_column(header, justify="left" if header in ("producers", "limit") else "right")
-    for one in plan.settings:
-        found = one.prediction
-        row = (
-            str(one.producers),
-            f"{found.rate:.3g}",
-            f"{found.low:.3g}-{found.high:.3g}",
-            f"{found.starvation:.0%}",
-            said(one.memory.total, "B"),
-            found.limit,
-        )
-        enough = plan.chosen is not None and one.producers == plan.chosen.producers
-        table.add_row(*row, style="bold" if enough else "")
-    return table
-
-
-def _needs(plan: Plan) -> Table:
-    table = Table(title="What the training needs", **STYLE)
-    for header in ("", "", "value", "how"):
-        table.add_column(header, justify="right" if header == "value" else "left", overflow="fold")
-    topic = ""
-    for need in plan.needs:
-        name = need.topic if need.topic != topic else ""
-        topic = need.topic
-        style = "yellow" if need.warning else ""
-        table.add_row(name, need.name, said(need.value, need.unit), need.why, style=style)
-    return table
-
-
-def _figures(plan: Plan) -> Table:
-    table = Table(title="Figures and assumptions", **STYLE)
-    for header in ("figure", "value", "source"):
-        table.add_column(header, justify="right" if header == "value" else "left", overflow="fold")
-    for name, figure in sorted(plan.figures.known.items()):
-        table.add_row(name, _value(name, figure), figure.source)
-    return table
-
-
-def _value(name: str, figure: Figure) -> str:
-    value = figure.value
-    if name == "step":
-        return ", ".join(f"{size:g}: {said(s, 's')}" if size else said(s, "s") for size, s in value)
-    if isinstance(value, (int, float)):
-        return said(float(value), UNITS.get(KNOWN[name][0], ""))
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def plan_plots(plan: Plan, folder: Path) -> list[Path]:
+    """Write `folder`/plan.png, steps/s and memory against producers, and return its path; nothing
+    without producers. Raise MissingExtra without matplotlib."""
+    if not plan.settings:
+        return []
+    try:
+        from matplotlib.figure import Figure as Picture
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "plot") from error
+    picture = Picture(figsize=(9.6, 4.2), layout="constrained")
+    rates, memory = picture.subplots(1, 2)
+    places = range(len(plan.settings))
+    found = [one.prediction for one in plan.settings]
+    colours = [MEASURED[1 if one is plan.chosen else 0] for one in plan.settings]
+    middle = [p.rate for p in found]
+    errors = [[p.rate - p.low for p in found], [p.high - p.rate for p in found]]
+    rates.bar(places, middle, yerr=errors, color=colours, capsize=3, error_kw={"alpha": 0.5})
+    if plan.ceiling:
+        rates.axhline(plan.ceiling, color=CEILING, linestyle=":", label="the step alone")
+        rates.legend(fontsize="small", loc="upper left")
+    rates.set_title("steps/s, predicted (green: enough)")
+    rates.margins(y=0.15)
+    bottom = [0.0 for _ in places]
+    for part, colour in zip(plan.settings[0].memory, STACK_COLOURS, strict=True):
+        heights = [one.memory[part] / 1e6 for one in plan.settings]
+        memory.bar(places, heights, bottom=bottom, color=colour, label=part if any(heights) else "")
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    memory.set_title("memory of trainer and feed, MB")
+    memory.margins(y=0.25)
+    memory.legend(fontsize="small", loc="upper left", ncols=2)
+    names = [str(s.producers.processes or s.producers.threads) for s in plan.settings]
+    for axes in (rates, memory):
+        axes.set_xticks(places, names)
+        axes.set_xlabel("threads, then worker processes")
+        axes.grid(alpha=0.3, axis="y")
+    path = folder / "plan.png"
+    picture.savefig(path, dpi=120)
+    return [path]

@@ -9,9 +9,15 @@ import pytest
 from fastfeed.errors import OptionError
 from fastfeed.model.workload import (
     BATCH_PARTS,
+    LIMIT_CORES,
+    LIMIT_DISK,
+    LIMIT_LOCK,
+    LIMIT_PRODUCERS,
+    LIMIT_STEP,
     STEP_PARTS,
     Producers,
     Workload,
+    demands,
     rows_of,
     utilisation,
 )
@@ -65,3 +71,41 @@ def test_utilisation_is_compute_time_by_total_time() -> None:
     assert utilisation(10, 0.05, wall_s=1.0) == pytest.approx(0.5)
     assert utilisation(10, 0.5, wall_s=1.0) == 1.0
     assert math.isnan(utilisation(0, 0.5, wall_s=0.0))
+
+
+COSTS = {"wait": 0.04, "disk": 0.02, "lock": 0.01, "native": 0.03, "handover": 0.005}
+
+
+@pytest.mark.parametrize(
+    ("producers", "expected"),
+    [
+        (
+            Producers(2),
+            {
+                LIMIT_PRODUCERS: 0.1 / 2,
+                LIMIT_STEP: 0.015,
+                LIMIT_CORES: 0.045 / 2,
+                LIMIT_LOCK: 0.015,
+            },
+        ),
+        (
+            Producers(1, 4),
+            {
+                LIMIT_PRODUCERS: 0.1 / 4,
+                LIMIT_STEP: 0.015,
+                LIMIT_CORES: 0.045 / 2,
+                LIMIT_LOCK: 0.01 / 4,
+            },
+        ),
+        (
+            Producers(0),
+            {LIMIT_PRODUCERS: 0.0, LIMIT_STEP: 0.115, LIMIT_DISK: 0.02},
+        ),
+    ],
+    ids=str,
+)
+def test_the_seconds_of_each_resource_by_its_capacity(
+    producers: Producers, expected: dict[str, float]
+) -> None:
+    found = demands(workload(COSTS, {"accelerator": 0.01}, cores=2, disks=1.0), producers)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)

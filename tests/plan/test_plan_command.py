@@ -23,11 +23,18 @@ def test_the_tables_and_the_files(tmp_path):
     done = run(f"{WORDS} --output {tmp_path}")
     assert done.exit_code == 0, done.output
     assert max(map(len, done.output.splitlines()[:-1])) <= 100
-    for text in ("2 threads", "balanced batch", "ring all-reduce", "assumed: float32", "price="):
+    for text in (
+        "2 threads",
+        "balanced batch",
+        "samples / (samples_per_s",
+        "assumed: float32",
+        "price=",
+    ):
         assert text in done.output
     found = json.loads((tmp_path / "plan.json").read_text())
-    assert found["schema"] == 1 and len(found["settings"]) == 8
-    assert found["figures"]["batch"] == {"value": 64.0, "source": "given"}
+    assert found["schema"] == 2 and len(found["settings"]) == 8
+    assert found["figures"]["batch"] == {"value": 64, "source": "given", "given": ["batch=64"]}
+    assert found["chosen"] in found["settings"]
     assert all(need["why"] for need in found["needs"])
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
@@ -39,10 +46,16 @@ def test_a_plan_without_producers_draws_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
+def test_bare_plan_explains_itself():
+    done = run("plan")
+    assert done.exit_code == 0
+    for text in ("fastfeed plan samples=1.28M", "interconnect", "TPUv5e"):
+        assert text in done.output
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("plan", "nothing to plan from"),
         ("plan weights=10MB parameters=25.6M", "contradict each other"),
         ("plan bacth=3", "did you mean batch"),
         ("plan samples=3 --train sim:1ms", "--train alone would be ignored"),

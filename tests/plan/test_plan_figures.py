@@ -1,4 +1,4 @@
-"""Figures: what follows from them, and those that contradict each other."""
+"""Figures: how they are written, what follows from them, and those that contradict each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.errors import OptionError
-from fastfeed.plan.plan_figures import KNOWN, PRODUCTS, figures_from
+from fastfeed.plan.plan_figures import (
+    DEFAULTS,
+    KNOWN,
+    OPTIMIZER_SLOTS,
+    PRODUCTS,
+    PROFILED,
+    Figure,
+    accelerators,
+    assume,
+    figures_from,
+    parsed,
+    said,
+)
 
 
 def test_figures_follow_from_others():
@@ -25,32 +37,51 @@ def test_figures_follow_from_others():
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    "words",
     [
-        ("minibatch=100 batch=32 accelerators=4", ("minibatch", "batch", "accelerators")),
-        ("samples=14M stored=21KB dataset=1TB", ("samples", "stored", "dataset")),
-        ("weights=10MB parameters=25.6M", ("weights", "parameters")),
-        ("image=224x224x3 sample=1MB", ("sample", "image")),
-        ("steps=10 epochs=90 samples=1M minibatch=100", ("steps", "epochs", "samples")),
-        ("lock=60% native=60%", ("lock", "native")),
-        ("lock=20% native=20% wait=20%", ("lock", "native", "wait")),
-        ("machines=3 per_machine=8 accelerators=8", ("machines", "per_machine")),
-        ("samples=100 batch=128 accelerators=1", ("minibatch", "samples")),
+        "minibatch=100 batch=32 accelerators=4",
+        "dataset=1TB samples=14M stored=21KB",
+        "weights=10MB parameters=25.6M",
+        "sample=1MB image=224x224x3",
+        "steps=10 minibatch=100 epochs=90 samples=1M",
+        "lock=60% native=60%",
+        "lock=20% native=20% wait=20%",
+        "accelerators=8 machines=3 per_machine=8",
+        "accelerators=8 machines=2 per_machine=8",
+        "batch=128 samples=100",
+        "batch=32 accelerators=8 samples=100",
     ],
 )
-def test_contradictions_name_both_figures(words, named):
+def test_contradictions_are_said_as_they_were_given_and_blame_nothing_else(words):
     with pytest.raises(OptionError, match="contradict") as error:
-        figures_from(words.split())
-    assert all(name in str(error.value) for name in named)
+        assume(figures_from(words.split()))
+    assert str(error.value).startswith(f"{', '.join(words.split())} contradict each other")
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        ("samples=14M stored=300GB", "samples=14M, stored=300GB: the data set would be 4.2 EB.*d"),
+        ("step=64:164ms,32:292ms", "step=64:164ms,32:292ms: a larger batch cannot take less time"),
+    ],
+)
+def test_slips_are_answered_in_plain_words(words, text):
+    with pytest.raises(OptionError, match=text):
+        figures_from(words.split())
+
+
+def test_a_data_set_of_petabytes_is_possible_if_it_is_given():
+    assert figures_from(["samples=14M", "stored=300GB", "dataset=4200000TB"])["samples"] == 14e6
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["batch=1.5"], "batch=1.5: must be a number > 0.*without a fraction"),
         (["sampels=3"], "did you mean samples"),
         (["samples"], "is no figure such as"),
         (["batch=3", "batch=4"], "given twice"),
-        (["batch=some"], "batch='some'"),
+        (["batch=some"], "batch=some: must be"),
     ],
 )
 def test_words_that_are_no_figures(words, text):
@@ -77,3 +108,132 @@ def test_any_figure_of_a_product_follows_from_the_others(data):
 
 def test_every_product_names_known_figures():
     assert {name for product in PRODUCTS for name in product} <= set(KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "value"),
+    [
+        ("", "25.6M", 25.6e6),
+        ("", "14 million", 14e6),
+        ("", "0.75MFLOP", 0.75e6),
+        ("", "10.6 TFLOP/s", 10.6e12),
+        ("", "1.2e6", 1.2e6),
+        ("B", "300GB", 300e9),
+        ("B", "1TB", 1e12),
+        ("s", "8ms", 0.008),
+        ("s", "15.5min", 930.0),
+        ("s", "2h", 7200.0),
+        ("%", "30%", 0.3),
+        ("%", "0", 0.0),
+        ("B/s", "10Gbit/s", 1.25e9),
+        ("B/s", "500MB/s", 500e6),
+        ("$", "$1.46", 1.46),
+        ("shape", "224x224x3", (224, 224, 3)),
+        ("steps", "8ms", ((0.0, 0.008),)),
+        ("steps", "32:164ms,64:292ms", ((32.0, 0.164), (64.0, 0.292))),
+    ],
+)
+def test_a_value_with_its_unit(unit, text, value):
+    wanted = value if isinstance(value, tuple) else pytest.approx(value)
+    assert parsed(text, unit, name="x") == wanted
+
+
+@pytest.mark.parametrize(
+    ("unit", "text"),
+    [
+        ("", "many"),
+        ("", "0"),
+        ("", "1e999"),
+        ("B", "3 apples"),
+        ("s", "8 parsecs"),
+        ("%", "130%"),
+        ("B/s", "10GB"),
+        ("shape", "224x0"),
+        ("steps", "8ms,9ms"),
+        ("steps", "32:8ms,32:9ms"),
+        ("sgd|adam", "lion"),
+    ],
+)
+def test_a_value_without_sense_is_refused_by_name(unit, text):
+    with pytest.raises(OptionError, match="figure_name"):
+        parsed(text, unit, name="figure_name")
+
+
+@given(st.floats(1e-6, 1e14), st.sampled_from(["s", "$", "%", "B", "B/s", "FLOP/s", "", "x"]))
+def test_every_number_is_said_in_few_characters(value, unit):
+    assert 0 < len(said(value, unit)) < 30
+
+
+@given(st.floats(1, 9.99e14))
+def test_bytes_that_were_said_can_be_given_again(value):
+    text = said(value, "B").replace("B", "")
+    assert parsed(text, "", name="x") == pytest.approx(value, rel=0.01)
+
+
+def test_a_given_figure_wins_over_that_of_the_accelerator():
+    figures = assume(figures_from(["accelerator=P100", "price=0.5", "flops=1G"]))
+    assert figures["price"] == 0.5 and figures["peak"] == accelerators()["P100"]["peak"]
+    assert "NVIDIA" in figures.known["peak"].source
+
+
+@pytest.mark.parametrize(
+    ("name", "same"), [("tpu v3", "TPUv3"), ("h100", "H100"), ("nvidia-l40s", "L40S")]
+)
+def test_names_of_accelerators_in_any_spelling(name, same):
+    found = assume(figures_from([f"accelerator={name}"]))
+    assert found["peak"] == accelerators()[same]["peak"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("Abacus", "Must be one of P100.*or give peak="), ("TPUv7", "did you mean TPUv")],
+)
+def test_an_unknown_accelerator(name, text):
+    with pytest.raises(OptionError, match=text):
+        assume(figures_from([f"accelerator={name}"]))
+
+
+@pytest.mark.parametrize("name", accelerators())
+def test_every_accelerator_has_figures_that_can_be_and_their_sources(name):
+    kind = accelerators()[name]
+    assert 1e12 < kind["peak"] < 1e17 and 1e9 < kind["memory"] < 1e12
+    assert 0.1 < kind["efficiency"] < 0.8 and 0.1 < kind["price"] < 100
+    assert kind["specification"] and kind["price_source"] and kind["efficiency_source"]
+
+
+@pytest.mark.parametrize(
+    ("words", "machines", "per_machine"),
+    [
+        ("accelerators=8", 1, 8),
+        ("machines=1 accelerators=8", 1, 8),
+        ("accelerators=12", 2, 8),
+        ("machines=3", 3, 1),
+        ("per_machine=4", 1, 4),
+        ("minibatch=256 batch=16", 2, 8),
+        ("batch=16", 1, 1),
+    ],
+)
+def test_accelerators_and_their_machines(words, machines, per_machine):
+    found = assume(figures_from(words.split()))
+    assert (found["machines"], found["per_machine"]) == (machines, per_machine)
+
+
+def test_every_assumption_has_a_source_and_a_name():
+    assert set(DEFAULTS) <= set(KNOWN)
+    assert all(source for _, source, _ in DEFAULTS.values())
+
+
+def test_assumptions_that_matter_to_nothing_are_left_out():
+    figures = assume(figures_from(["dataset=300GB"]))
+    assert not {"efficiency", "optimizer", "trainer"} & set(figures.known)
+
+
+@pytest.mark.parametrize("name", OPTIMIZER_SLOTS)
+def test_the_optimizers_can_be_given(name):
+    assert figures_from([f"optimizer={name}"])["optimizer"] == name
+
+
+def test_what_a_given_source_does_is_assumed_and_a_measured_one_is_known():
+    assert assume(figures_from(["source=2ms"]))["native"] == 1
+    measured = figures_from([]).filled({"source": Figure(0.002, PROFILED)})
+    assert "native" not in assume(measured)

@@ -21,24 +21,22 @@ from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.observed_feed import FeedModel
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 from fastfeed.diagnose.judge.step_ledger import Ledger
-from fastfeed.model.bounds import (
-    LIMIT_CORES,
-    LIMIT_DISK,
-    LIMIT_LOCK,
-    LIMIT_PRODUCERS,
-    demands,
-    slowness,
-)
 from fastfeed.model.prediction import MAX_FITTED
 from fastfeed.model.simulate import crowding
 from fastfeed.model.workload import (
     BATCH_PARTS,
     INPUT_BOUND,
+    LIMIT_CORES,
+    LIMIT_DISK,
+    LIMIT_LOCK,
+    LIMIT_PRODUCERS,
     STEP_PARTS,
     Floats,
     Producers,
     Workload,
+    demands,
     rows_of,
+    slowness,
 )
 from fastfeed.probes.machine_log import MIN_OTHER_CORES, Machine
 

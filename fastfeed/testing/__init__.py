@@ -4,11 +4,10 @@
 
     check_sink(lambda runner: runner.prefetch_to_device(my_put))
 
-It needs no test framework: a broken promise raises SinkBroken, which is an AssertionError. May
-import everything but diagnose, benchmark and cli.
+It needs no test framework: a broken promise raises SinkBroken, which is an AssertionError.
 """
 
-from fastfeed.testing.contract import check_sink
-from fastfeed.testing.promises import PROMISES, SinkBroken, SinkTraits
+from fastfeed.testing.contract import PROMISES, SinkBroken, SinkTraits
+from fastfeed.testing.scenes import check_sink
 
 __all__ = ["PROMISES", "SinkBroken", "SinkTraits", "check_sink"]

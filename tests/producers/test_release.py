@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, FeedStopped, Worker
-from fastfeed.testing.trial import until
+from fastfeed.testing.scenes import until
 from tests.helpers.feeds import LONG_S
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from fastfeed import OptionError
 from fastfeed.testing import PROMISES, SinkBroken, SinkTraits, check_sink
-from fastfeed.testing.trial import Trial
+from fastfeed.testing.scenes import Trial
 from tests.helpers import broken_sinks as sinks
 
 GOES_ON = SinkTraits(goes_on=True)
@@ -55,11 +55,11 @@ def broken_by(sink: Any, **options: Any) -> SinkBroken:
             "4 records more than once: 200, 201, 202, 203",
         ),
         (sinks.Reorders, {"order", "early break"}, "record 200 came after record 207"),
-        (sinks.ChangesAValue, {"values"}, "batch.nested[1][1] of element 0 is"),
+        (sinks.ChangesAValue, {"values"}, "element 0: batch.nested[1][1] is"),
         (
             sinks.ChangesADtype,
             {"dtypes"},
-            "batch.index of element 0 has dtype int32 instead of int64",
+            "element 0: batch.index has dtype int32 instead of int64",
         ),
         (sinks.ChangesTheStructure, {"structure"}, "instead of Element(index=array"),
         (sinks.ChangesAShape, {"values"}, "has the shape (4, 1) instead of (4,)"),

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
+from click.exceptions import Exit
 
 from fastfeed import __version__
 from fastfeed.errors import FeedError, OptionError
 
-BAD_INPUT = 2  # exit code of every error that the user can correct; click uses the same
 CHECK_FAILED = 1  # exit code of a requested check that does not pass
 BY_USER = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT)
 FILE_PATH = click.Path(dir_okay=False, path_type=Path)
+FOLDER_PATH = click.Path(file_okay=False, path_type=Path)
+batch_size = click.option(
+    "--batch-size", default=32, type=click.IntRange(1), help="Records per batch."
+)
+data = click.option("--data", default=None, help="For MNIST: the file mnist.npz, or its folder.")
 
 
-@click.group()
+class Commands(click.Group):
+    """Commands that report an error that the user can correct as one message, with exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except FeedError as error:
+            raise click.UsageError(str(error)) from error
+
+
+def given_by_user(options: Iterable[str]) -> set[str]:
+    """Return the names of the options that the user wrote."""
+    context = click.get_current_context()
+    return {name for name in options if context.get_parameter_source(name) in BY_USER}
+
+
+@click.group(cls=Commands, context_settings={"show_default": True})
 @click.version_option(__version__, prog_name="fastfeed")
 def main() -> None:
     """Feed any Python iterator into any training loop at hardware speed."""
 
 
 @main.command()
-@click.version_option(__version__, prog_name="fastfeed-bench")
 @click.option(
     "--threads",
     default="1,4,8",
-    show_default=True,
     help="Numbers of producer threads to measure; with --processes, threads in each process.",
 )
 @click.option(
     "--processes",
     default="0",
-    show_default=True,
     help="Numbers of worker processes to measure, such as 0,1,2, each with every number of "
     "--threads; 0: producer threads in the trainer.",
 )
@@ -47,14 +65,12 @@ def main() -> None:
 @click.option(
     "--workload",
     default="sleep:50ms",
-    show_default=True,
     help="Cost of a batch: sleep:50ms, python:10ms (holds the interpreter lock), opencv:10ms "
     "(releases it), photos:DIR (decode, crop, flip) or your own package.module:callable.",
 )
 @click.option(
     "--consumer",
     default="mnist",
-    show_default=True,
     help="Consumer of the batches: mnist (a TF1 session), mnist-keras, resnet50 (Keras), sim:20ms "
     "(a simulated accelerator) or none.",
 )
@@ -67,16 +83,12 @@ def main() -> None:
 @click.option(
     "--augment-on",
     default="producers",
-    show_default=True,
     help="Executors of --augment, separated by commas: producers, dali-cpu, dali-gpu.",
 )
-@click.option(
-    "--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Records per batch."
-)
+@batch_size
 @click.option(
     "--seconds",
     default=3.0,
-    show_default=True,
     type=click.FloatRange(0.1),
     help="Duration of one run.",
 )
@@ -89,17 +101,11 @@ def main() -> None:
 @click.option(
     "--repeats",
     default=3,
-    show_default=True,
     type=click.IntRange(1),
     help="Number of runs of every setting, interleaved.",
 )
-@click.option("--data", default=None, help="For MNIST: the file mnist.npz, or its folder.")
-@click.option(
-    "--output",
-    default=None,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder to write JSON and plots to.",
-)
+@data
+@click.option("--output", default=None, type=FOLDER_PATH, help="Folder to write JSON and plots to.")
 @click.option(
     "--assert-au",
     default=None,
@@ -113,12 +119,10 @@ def bench(**options: Any) -> None:
     Each number of producer threads and worker processes is measured, and the results are compared
     with a prediction.
     """
-    context = click.get_current_context()
-    given = {name for name in options if context.get_parameter_source(name) in BY_USER}
-    with _exit_on_errors():
-        from fastfeed.benchmark.bench_command import measure
+    from fastfeed.benchmark.bench_command import measure
 
-        sys.exit(0 if measure(options, given) else CHECK_FAILED)
+    if not measure(options, given_by_user(options)):
+        raise Exit(CHECK_FAILED)
 
 
 @main.command()
@@ -129,22 +133,12 @@ def bench(**options: Any) -> None:
 @click.option(
     "--train",
     default="mnist",
-    show_default=True,
     help="Step to profile with it: a --consumer of `fastfeed bench`.",
 )
+@batch_size
+@data
 @click.option(
-    "--batch-size",
-    default=32,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Records per batch of --workload.",
-)
-@click.option("--data", default=None, help="For MNIST: the file mnist.npz, or its folder.")
-@click.option(
-    "--output",
-    default=None,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder to write plan.json and plan.png to.",
+    "--output", default=None, type=FOLDER_PATH, help="Folder to write plan.json and plan.png to."
 )
 def plan(figures: tuple[str, ...], **options: Any) -> None:
     """Plan a training: producers, memory, bandwidth, time and money.
@@ -152,12 +146,9 @@ def plan(figures: tuple[str, ...], **options: Any) -> None:
     From figures such as samples=1.28M image=224x224x3 batch=64 step=300ms, from a short profile of
     --workload and --train, or both. Without arguments, explain it and list the figures.
     """
-    context = click.get_current_context()
-    given = {name for name in options if context.get_parameter_source(name) in BY_USER}
-    with _exit_on_errors():
-        from fastfeed.plan.plan_command import plan as make
+    from fastfeed.plan.plan_command import plan as make
 
-        make(figures, options, given=given)
+    make(figures, options, given=given_by_user(options))
 
 
 @main.command()
@@ -176,25 +167,23 @@ def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
     from fastfeed.benchmark.compare import compare as compared
     from fastfeed.benchmark.compare import lines_of
 
-    with _exit_on_errors():
-        found = compared(before, after)
-        for line in lines_of(found):
-            click.echo(line)
-        sys.exit(CHECK_FAILED if fail_if_slower and found.slower else 0)
+    found = compared(before, after)
+    for line in lines_of(found):
+        click.echo(line)
+    if fail_if_slower and found.slower:
+        raise Exit(CHECK_FAILED)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--seconds",
     default=20.0,
-    show_default=True,
     type=click.FloatRange(1),
     help="Time from the first step to the report, in seconds.",
 )
 @click.option(
     "--warmup",
     default=2.0,
-    show_default=True,
     type=click.FloatRange(0),
     help="Part of --seconds that is left out of the measurement.",
 )
@@ -248,23 +237,20 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
     -m MODULE runs a module. The script keeps its own output and exit code; the report goes to
     stderr.
     """
-    with _exit_on_errors():
-        replay = options.pop("replay")
-        if bool(script) == bool(replay):
-            raise OptionError(
-                "diagnose needs either a SCRIPT, as in fastfeed diagnose -- train.py, or --replay "
-                f"FILE, got {'both' if script else 'neither'}"
-            )
-        if options["anonymous"] and options["evidence"] is None:
-            raise OptionError(
-                "--anonymous is about the file of --evidence: give --evidence FILE, too"
-            )
-        from fastfeed.diagnose.run import command
+    replay = options.pop("replay")
+    if bool(script) == bool(replay):
+        raise OptionError(
+            "diagnose needs either a SCRIPT, as in fastfeed diagnose -- train.py, or --replay "
+            f"FILE, got {'both' if script else 'neither'}"
+        )
+    if options["anonymous"] and options["evidence"] is None:
+        raise OptionError("--anonymous is about the file of --evidence: give --evidence FILE, too")
+    from fastfeed.diagnose.run import command
 
-        if replay:
-            command.replay(replay, **options)
-        else:
-            sys.exit(command.diagnose(script, **options))
+    if replay:
+        command.replay(replay, **options)
+    else:
+        raise Exit(command.diagnose(script, **options))
 
 
 @main.command()
@@ -281,10 +267,9 @@ def top(pid: int | None, *, once: bool, as_json: bool) -> None:
     It is read from the job's black box. Without PID, show the only job of this user on this
     machine; if there are several, list them.
     """
-    with _exit_on_errors():
-        from fastfeed.jobs.top import view
+    from fastfeed.jobs.top import view
 
-        view(pid, once=once, as_json=as_json)
+    view(pid, once=once, as_json=as_json)
 
 
 @main.command()
@@ -294,12 +279,11 @@ def postmortem(file: Path | None) -> None:
 
     It is read from the job's black box; without FILE, from the newest one.
     """
-    with _exit_on_errors():
-        from fastfeed.jobs.blackbox import read
-        from fastfeed.jobs.drawing import Terminal
-        from fastfeed.jobs.job_view import render
+    from fastfeed.jobs.blackbox import read
+    from fastfeed.jobs.drawing import Terminal
+    from fastfeed.jobs.job_view import render
 
-        Terminal().print(render(read(file), Terminal().width))
+    Terminal().print(render(read(file), Terminal().width))
 
 
 @main.command()
@@ -314,13 +298,3 @@ def doctor(*, as_json: bool) -> None:
         click.echo(json_of(found))
     else:
         Terminal().print(table_of(found))
-
-
-@contextmanager
-def _exit_on_errors() -> Any:
-    """Report an error that the user can correct as one message, with exit code 2."""
-    try:
-        yield
-    except FeedError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(BAD_INPUT)

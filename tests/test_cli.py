@@ -128,14 +128,6 @@ def test_a_build_service_needs_the_core_alone(workload: str, consumer: str, tmp_
     assert "no plots" in done.stdout and "pip install 'fastfeed[plot]'" in done.stdout
 
 
-def test_the_bench_has_a_command_of_its_own_with_a_version() -> None:
-    code = "from fastfeed.cli import bench; bench()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, timeout=100
-    )
-    assert done.stdout == f"fastfeed-bench, version {__version__}\n"
-
-
 def test_the_doctor_names_what_is_missing_and_how_to_get_it() -> None:
     done = run("doctor")
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,6 @@ LeafPath: TypeAlias = int | str | tuple[int | str, ...]
 # operations in order, each with the place of its numbers in the row of an image in the plan
 Program: TypeAlias = tuple[tuple[Operation, slice], ...]
 EXECUTORS = ("producers", "dali-cpu", "dali-gpu")
-AUTO_EXECUTOR = "auto"  # the fastest one, measured
 AnyOperation = TypeVar("AnyOperation", bound=Operation)
 
 
@@ -44,8 +43,7 @@ class Augment:
 
     Several images of a record are moved and coloured alike, or independently with `draws="own"`.
     `on` says where they are executed: "producers" uses OpenCV, "dali-cpu" and "dali-gpu" use DALI
-    in the trainer, and "auto" measures all that are installed and takes the fastest. Raise
-    OptionError for an order without meaning.
+    in the trainer. Raise OptionError for an order without meaning.
     """
 
     operations: Sequence[Any]
@@ -64,8 +62,8 @@ class Augment:
         object.__setattr__(self, "operations", tuple(self.operations))
         if self.draws not in ("same", "own"):
             raise OptionError(f'Augment(draws={self.draws!r}): must be "same" or "own"')
-        if self.on not in (*EXECUTORS, AUTO_EXECUTOR):
-            names = ", ".join(map(repr, (*EXECUTORS, AUTO_EXECUTOR)))
+        if self.on not in EXECUTORS:
+            names = ", ".join(map(repr, EXECUTORS))
             raise OptionError(f"Augment(on={self.on!r}): must be one of {names}")
         for op in self.operations:
             if type(op) not in OPERATIONS:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from fastfeed.benchmark.sweep import Sweep, SweepPlan, parse_counts
 from fastfeed.errors import MissingExtra, OptionError
 from fastfeed.jobs.drawing import Terminal
-from fastfeed.runner.unfit_options import refuse_too_many
+from fastfeed.options import refuse_too_many
 
 Writers = tuple[Callable[..., Path], Callable[..., list[Path]]]  # of JSON and of plots
 

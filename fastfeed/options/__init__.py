@@ -4,7 +4,7 @@ Imports core, augment (when it is used) and errors.
 """
 
 from fastfeed.core.order import Shard
-from fastfeed.options.feed_options import FeedOptions, options_from
+from fastfeed.options.feed_options import FeedOptions, options_from, refuse_too_many
 from fastfeed.options.option_values import (
     BYTE_UNITS,
     Cache,
@@ -30,4 +30,5 @@ __all__ = [
     "options_from",
     "parse_bytes",
     "parse_metrics",
+    "refuse_too_many",
 ]

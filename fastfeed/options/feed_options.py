@@ -8,7 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from fastfeed.core.machine import free_memory_nbytes, local_ranks
+from fastfeed.core.machine import (
+    free_memory_nbytes,
+    local_ranks,
+    threads_that_fit,
+    workers_that_fit,
+)
 from fastfeed.core.order import Recipe, Shard, is_integer
 from fastfeed.core.shard_address import ShardAddress
 from fastfeed.core.unix import ON_LINUX
@@ -41,6 +46,12 @@ OPTION_CHOICES = {
     "order": ("kept", "any"),
     "on_worker_death": ("raise", "restart"),
     "records": (None, True, False),
+}
+LINUX_OPTIONS = {
+    "processes": ": this system has no memory without a name to share (memfd) and no descriptors "
+    "of processes (pidfd). Use threads=",
+    "remote": ", as processes= does. Use threads=",
+    "metrics": ": use runner.snapshot()",
 }
 FUNCTIONS = {
     "transform": "one item",
@@ -210,53 +221,24 @@ class FeedOptions:
     metrics: str | None = None
 
     def __post_init__(self) -> None:
-        for name, (minimum, hint) in INTEGER_OPTIONS.items():
-            if getattr(self, name) is not None or name not in OPTIONAL_INTEGER_OPTIONS:
-                _integer(name, getattr(self, name), minimum=minimum, hint=hint)
-        if self.processes and not ON_LINUX:
-            raise OptionError(
-                f"processes={self.processes} requires Linux: this system has no memory without a "
-                "name to share (memfd) and no descriptors of processes (pidfd). Use threads="
-            )
-        if self.metrics is not None and not ON_LINUX:
-            raise OptionError(f"metrics={self.metrics!r} requires Linux: use runner.snapshot()")
         for name, (kind, long_form) in LONG_FORMS.items():
             value = getattr(self, name)
             unset = value is None and name != "on_error"
             if not unset and not isinstance(value, kind):
                 object.__setattr__(self, name, long_form(value))
-        for name, choices in OPTION_CHOICES.items():
-            _one_of(name, getattr(self, name), choices=choices)
-        if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
-            raise OptionError(
-                f"shuffle must be None, True, False or Shuffle(...), got {self.shuffle!r}"
-                + _pool_hint(self.shuffle)
-            )
-        if self.seed is not None and not (is_integer(self.seed) and int(self.seed) >= 0):
-            raise OptionError(f"seed must be an integer >= 0 or None, got {self.seed!r}")
-        _check_limit(self.stall_timeout_s)
-        _check_augment(self.augment)
-        _check_functions(self)
-        _check_remote(self)
-        # checks which of these options fit together
-        if self.stealing:
-            self._check_stealing()
+        _check_each(self)
+        for clash, text in CLASHES:
+            if clash(self):
+                raise OptionError(text.format(o=self))
         Recipe(self.shuffle is True, self.sampler, self.own_shard)
         _ = self.metrics_target
         _ = self.memory_nbytes
-
-    def _check_stealing(self) -> None:
-        """Raise OptionError for what does not go with batches that ranks share out."""
-        ShardAddress.parse(str(self.shard))
-        if isinstance(self.shuffle, Shuffle):
-            raise OptionError(
-                f"shuffle={self.shuffle!r} draws records from batches that other ranks may get: "
-                "use shuffle=True, which shuffles all records of an epoch"
-            )
-        if self.shuffle is None:
-            object.__setattr__(self, "shuffle", False)
-        if self.prefetch is None:  # what a slow rank has ahead, others wait for at the end
-            object.__setattr__(self, "prefetch", 2 * self.parallel)
+        if self.stealing:
+            ShardAddress.parse(str(self.shard))
+            if self.shuffle is None:
+                object.__setattr__(self, "shuffle", False)
+            if self.prefetch is None:  # what a slow rank has ahead, others wait for at the end
+                object.__setattr__(self, "prefetch", 2 * self.parallel)
 
     @property
     def stealing(self) -> bool:
@@ -375,50 +357,74 @@ def _numpy_dtypes(given: Any) -> Any:
     return getattr(given, "as_numpy_dtype", given)
 
 
-def _check_functions(options: FeedOptions) -> None:
-    """Refuse what is no function, and functions that do not fit the other options."""
+# options that do not go together, and what to do instead
+CLASHES: tuple[tuple[Callable[[FeedOptions], Any], str], ...] = (
+    (
+        lambda o: o.remote is not None and o.threads > 1 and not o.processes,
+        "threads={o.threads} beside remote= are the threads of local worker processes: set "
+        "processes=1, too, or raise the number of remote producers, as in "
+        "Remote(..., producers={o.threads})",
+    ),
+    (
+        lambda o: o.collate is not None and (o.lengths or o.augment is not None),
+        "collate= replaces the collation of Pad(lengths=True) and augment=: leave one of them out",
+    ),
+    (
+        lambda o: o.packed and o.batch_transform is not None,
+        "Augment(on={o.augment.on!r}) works on the images of a batch after batch_transform=: leave "
+        'one of them out, or set on="producers"',
+    ),
+    (
+        lambda o: o.packed and o.lengths,
+        "Pad(lengths=True) cannot be combined with Augment(on={o.augment.on!r}): make images of "
+        "one size, or augment in the producers",
+    ),
+    (
+        lambda o: o.packed and o.dtypes is not None,
+        "dtypes= cannot be combined with Augment(on={o.augment.on!r}): use Cast(...) for images, "
+        "and cast the rest in transform=",
+    ),
+    (
+        lambda o: o.filter is not None and o.own_shard is not None,
+        "filter= with shard=: the ranks would get different numbers of records. Choose the records "
+        "before they are divided: sampler=indices",
+    ),
+    (
+        lambda o: o.stealing and isinstance(o.shuffle, Shuffle),
+        "shuffle={o.shuffle!r} draws records from batches that other ranks may get: use "
+        "shuffle=True, which shuffles all records of an epoch",
+    ),
+)
+
+
+def _check_each(options: FeedOptions) -> None:
+    """Refuse values that an option cannot have, whatever the others are."""
+    given = vars(options)
+    for name, (minimum, hint) in INTEGER_OPTIONS.items():
+        if given[name] is not None or name not in OPTIONAL_INTEGER_OPTIONS:
+            _integer(name, given[name], minimum=minimum, hint=hint)
+    for name, instead in () if ON_LINUX else LINUX_OPTIONS.items():
+        if given[name]:
+            raise OptionError(f"{name}={given[name]!r} requires Linux{instead}")
+    for name, choices in OPTION_CHOICES.items():
+        _one_of(name, given[name], choices=choices)
     for name, argument in FUNCTIONS.items():
-        if getattr(options, name) is not None and not callable(getattr(options, name)):
-            raise OptionError(
-                f"{name} must be a function of {argument}, got {getattr(options, name)!r}"
-            )
-    if options.collate is not None and (options.lengths or options.augment is not None):
+        if given[name] is not None and not callable(given[name]):
+            raise OptionError(f"{name} must be a function of {argument}, got {given[name]!r}")
+    if not (options.shuffle is None or isinstance(options.shuffle, (bool, Shuffle))):
         raise OptionError(
-            "collate= replaces the collation of Pad(lengths=True) and augment=: leave one of them "
-            "out"
+            f"shuffle must be None, True, False or Shuffle(...), got {options.shuffle!r}"
+            + _pool_hint(options.shuffle)
         )
-    if options.batch_transform is not None and options.augment is not None and options.packed:
-        raise OptionError(
-            f"Augment(on={options.augment.on!r}) works on the images of a batch after "
-            'batch_transform=: leave one of them out, or set on="producers"'
-        )
-    if options.filter is not None and options.own_shard is not None:
-        raise OptionError(
-            "filter= with shard=: the ranks would get different numbers of records. Choose the "
-            "records before they are divided: sampler=indices"
-        )
-
-
-def _check_remote(options: FeedOptions) -> None:
-    """Refuse remote producers that this machine, or another option, does not go with."""
-    if options.remote is None:
-        return
-    if not ON_LINUX:
-        raise OptionError(f"remote={options.remote!r} requires Linux, as processes=. Use threads=")
-    if options.threads > 1 and not options.processes:
-        raise OptionError(
-            f"threads={options.threads} beside remote= are the threads of local worker processes: "
-            "set processes=1, too, or raise the number of remote producers, as in "
-            f"Remote(..., producers={options.threads})"
-        )
-
-
-def _check_limit(limit: Any) -> None:
+    seed, limit = options.seed, options.stall_timeout_s
+    if seed is not None and not (is_integer(seed) and int(seed) >= 0):
+        raise OptionError(f"seed must be an integer >= 0 or None, got {seed!r}")
     if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
         raise OptionError(
             f"stall_timeout_s must be a number of seconds > 0, got {limit!r}; float('inf') waits "
             "without a limit"
         )
+    _check_augment(options.augment)
 
 
 def _check_augment(augment: Any) -> None:
@@ -456,3 +462,22 @@ def _pool_hint(shuffle: Any) -> str:
         f": a pool of that size is Shuffle(capacity={shuffle}, min_after_dequeue={shuffle // 2}), "
         "and True draws from all records of an indexable"
     )
+
+
+def refuse_too_many(threads: int, processes: int) -> None:
+    """Raise OptionError for more threads or worker processes than this machine can hold."""
+    if processes > 1:
+        most, limit = workers_that_fit()
+        if processes > most:
+            raise OptionError(
+                f"processes={processes} do not fit: {most} do, because of {limit}. More than the "
+                "cores seldom gain; threads= inside each hide waits"
+            )
+    if threads > 1:
+        most, limit = threads_that_fit(max(1, processes))
+        if threads > most:
+            where = f" in each of processes={processes}" if processes else ""
+            raise OptionError(
+                f"threads={threads} do not fit{where}: {most} do, because of {limit}. They hide "
+                "waits, and more than the records that wait at once gain nothing"
+            )

@@ -1,17 +1,141 @@
-"""Iterations over a runner, for sinks that are iterated repeatedly; only the newest one
-continues."""
+"""The iterations over a runner, over its epochs and by its sinks: only the newest takes batches."""
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.engine.feed import Feed
+from fastfeed.errors import StateError
 from fastfeed.runner.stream import Stream
-from fastfeed.runner.turns import Turn, Turns
+
+LOCK_POLL_S = 0.1
+
+
+class Turn:
+    """One iteration, which is in use for as long as this is referenced, unless it is `over`."""
+
+    def __init__(self, number: int, older: Callable[[], Turn | None] | None) -> None:
+        self.number = number
+        # returns the iteration before, while that is referenced; None once this has a batch
+        self.older = older
+        self.over = False
+
+
+class Turns:
+    """Gives batches to the newest iteration, one at a time, in any thread. An older one that is
+    still in use gets StateError: each of them would get only some of the batches."""
+
+    def __init__(self, sink: str, stream: Stream) -> None:
+        self._sink = sink
+        self._stream = stream
+        # reentrant: an exception of a signal handler may come before the lock is released
+        self.lock = threading.RLock()
+        self._last: Callable[[], Turn | None] = lambda: None
+        self._newest = 0  # the numbers of the last iteration, and of the loop over epochs around it
+        self._around = 0
+
+    def begin(self, within: Turn | None = None) -> Turn:
+        """Begin an iteration, with its first batch; `within` a loop over epochs, which goes on."""
+        goes_on = within is not None and self._last() is within
+        turn = Turn(self._newest + 1, None if goes_on else self._last)
+        self._last, self._newest = weakref.ref(turn), turn.number
+        self._around = 0 if within is None else within.number
+        return turn
+
+    def take(self, turn: Turn, take: Callable[[], Batch | None]) -> Batch | None:
+        """Return `take()`. Raise StateError for an iteration that is not the newest, FeedStopped
+        after the end of the runner."""
+        if not self.lock.acquire(False):
+            self._wait(turn)
+        try:
+            if turn.number != self._newest or self._stream.stopped:
+                self.check(turn)
+            batch = take()
+            if batch is None or turn.older is not None:
+                self._settle(turn, batch)
+            return batch
+        finally:
+            self.lock.release()
+
+    def _wait(self, turn: Turn) -> None:
+        """Acquire the lock. The thread that holds it may wait long for a batch. The garbage
+        collector may make it wait for the thread of an older iteration, which must not block here
+        for ever."""
+        while not self.lock.acquire(timeout=LOCK_POLL_S):
+            self.check(turn)
+
+    def _settle(self, turn: Turn, batch: Batch | None) -> None:
+        """Note the first batch of an iteration, or its end."""
+        older = None if turn.older is None else turn.older()
+        turn.older = None
+        if batch is None:
+            turn.over = True
+            if older is not None and not older.over:  # it has left nothing
+                self.superseded()
+
+    def check(self, turn: Turn) -> None:
+        """Raise what `take` raises."""
+        self._stream.refuse_stopped()
+        if turn.number not in (self._newest, self._around):
+            self.superseded()
+
+    def superseded(self) -> NoReturn:
+        """Raise StateError for an older iteration that is still in use."""
+        raise StateError(
+            f"{self._sink} has two iterators at once, and the newer one has taken over: finish one "
+            "iteration before the next begins, or make a second FeedRunner"
+        )
+
+
+def batches_of(stream: Stream, feed: Feed, *, turns: Turns) -> Iterator[Any]:
+    """Yield the batches of a run. The generator may hold the only reference to the stream, as in
+    `for batch in FeedRunner(source)`."""
+    turn = turns.begin()
+    while True:
+        # replaced when shared workers were restarted
+        feed = stream.feed or feed
+        batch = turns.take(turn, feed.take)
+        if batch is None:
+            return
+        yield feed.spec.rebuild(batch)
+        del batch  # its memory is free for the next one
+
+
+class Epoch:
+    """The batches of one epoch, from `epochs()`; `number` counts from 0."""
+
+    def __init__(self, runner: Any, feed: Feed, *, turns: Turns, turn: Turn) -> None:
+        schedule = feed.schedule
+        # where an epoch has ended and the loop was not told, it comes once more, and is empty
+        self.number = schedule.epoch - (schedule.paused and not schedule.told)
+        self.complete = False  # True once its end was reached
+        self._runner = runner  # the feed would end with the last reference to it
+        self._feed = feed
+        self._turns, self._turn = turns, turn  # of the loop over epochs
+
+    def finish(self) -> bool:
+        """End the epoch, so that it yields no more batches. Return True if it was complete."""
+        before, self.complete = self.complete, True
+        return before
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches as plain iteration does, after those of a loop that was left early."""
+        if self.complete:
+            return
+        turn = self._turns.begin(self._turn)
+        while (batch := self._turns.take(turn, self._take)) is not None:
+            yield self._feed.spec.rebuild(batch)
+            del batch  # its memory is free for the next one
+
+    def _take(self) -> Batch | None:
+        batch = None if self.complete else self._feed.take()
+        self.complete = batch is None
+        return batch
 
 
 class IterationManager:
@@ -28,7 +152,7 @@ class IterationManager:
         self.lengths = False  # True: batches are (batch, lengths), for ragged tensors
         self._stream = stream
         self._claim = claim
-        self._turns = Turns(sink, stream.refuse_stopped)
+        self._turns = Turns(sink, stream)
         self._last: EpochIterator | None = None  # to have a feed
         self._spec: BatchSpec | None = None
         self._skips_end = False
@@ -80,10 +204,13 @@ class IterationManager:
     def __iter__(self) -> EpochIterator:
         return EpochIterator(self)
 
-    def take(self, iterator: EpochIterator) -> Batch | None:
+    def begin(self) -> Turn:
+        """Begin an iteration."""
+        return self._turns.begin()
+
+    def take(self, turn: Turn, take: Callable[[], Batch | None]) -> Batch | None:
         """Return the next batch of an iteration, or None after its last one."""
-        turn = iterator.turn or iterator.begin(self._turns.begin())
-        return self._turns.take(turn, partial(self._next, iterator))
+        return self._turns.take(turn, take)
 
     def superseded(self) -> NoReturn:
         """Raise StateError for an older iterator that is still in use."""
@@ -100,20 +227,11 @@ class IterationManager:
         """Raise FeedStopped if the runner was stopped."""
         self._stream.refuse_stopped()
 
-    def _next(self, iterator: EpochIterator) -> Batch | None:
-        start = time.thread_time()
-        feed = self._feed_of(iterator)
-        batch = feed.take()
-        iterator.count(batch)
-        # nearly all of it with the interpreter lock: waiting for a batch takes no CPU
-        feed.count_cpu(time.thread_time() - start)
-        return batch
-
-    def _feed_of(self, iterator: EpochIterator) -> Feed:
+    def feed_of(self, iterator: EpochIterator) -> Feed:
         """Return the feed of the newest iteration, which its first batch starts, and a restart of
         shared workers replaces."""
         if iterator.feed is not None:
-            return iterator.read_from(self._stream.feed or iterator.feed)
+            return self._stream.feed or iterator.feed
         self._claim()
         before, self._last = self._last, iterator
         left_early = before is not None and before.left_early
@@ -121,7 +239,7 @@ class IterationManager:
         feed = self._stream.next_run() if left_early and sized else self._stream.current_feed()
         if sized:
             feed.schedule.repeat()
-        return iterator.read_from(feed)
+        return feed
 
 
 class EpochIterator(Iterator[Any]):
@@ -142,31 +260,30 @@ class EpochIterator(Iterator[Any]):
 
     def take(self) -> Batch | None:
         """Return the next batch without its containers; None at the end and ever after."""
-        return None if self._ended else self._iterations.take(self)
+        if self._ended:
+            return None
+        if self.turn is None:
+            self.turn = self._iterations.begin()
+        return self._iterations.take(self.turn, self._next)
+
+    def _next(self) -> Batch | None:
+        start = time.thread_time()
+        feed = self.feed = self._iterations.feed_of(self)
+        batch = feed.take()
+        if batch is None:
+            self._ended = True
+        else:
+            self._batches += 1
+        # nearly all of it with the interpreter lock: waiting for a batch takes no CPU
+        feed.count_cpu(time.thread_time() - start)
+        return batch
 
     @property
     def left_early(self) -> bool:
         """True if some batches were taken, but not all."""
         return self._batches > 0 and not self._ended
 
-    def begin(self, turn: Turn) -> Turn:
-        """Set the turn, and return it."""
-        self.turn = turn
-        return turn
-
     def leave(self) -> None:
         """Note that the loop was left, although this is still referenced."""
         if self.turn is not None:
             self.turn.over = True
-
-    def read_from(self, feed: Feed) -> Feed:
-        """Set the feed, and return it."""
-        self.feed = feed
-        return feed
-
-    def count(self, batch: Batch | None) -> None:
-        """Count a batch that was taken; None marks the end."""
-        if batch is None:
-            self._ended = True
-        else:
-            self._batches += 1

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import sys
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from fastfeed.core.batch import Batch
 from fastfeed.core.stats import Snapshot
@@ -20,16 +20,48 @@ from fastfeed.engine.feed import Feed
 from fastfeed.engine.order_stage import PRODUCERS_JOIN_S
 from fastfeed.errors import FeedWarning, OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle, options_from
-from fastfeed.runner.frameworks import FrameworkAdapters
-from fastfeed.runner.iteration import IterationManager
-from fastfeed.runner.signature import documented, with_options
-from fastfeed.runner.stream import Stream, resize
-from fastfeed.runner.turns import Epoch, Turns, batches_of
+from fastfeed.runner.iteration import Epoch, IterationManager, Turns, batches_of
+from fastfeed.runner.stream import Stream
 from fastfeed.source import IndexedSource
 
 if TYPE_CHECKING:
-    from fastfeed.runner.executor_choice import ExecutorChoice
     from fastfeed.sinks.session_queue import SessionQueue
+
+Options = ParamSpec("Options")
+Owner = TypeVar("Owner")
+Returned = TypeVar("Returned")
+Documented = TypeVar("Documented", bound=type)
+
+
+def with_options(
+    options: Callable[Options, Any],
+) -> Callable[[Callable[..., Returned]], Callable[Concatenate[Any, Any, Options], Returned]]:
+    """Give a method (self, source, **options) the keywords of `options`: for type checkers by its
+    type, for editors and help() by its signature."""
+
+    def decorate(
+        method: Callable[..., Returned],
+    ) -> Callable[Concatenate[Any, Any, Options], Returned]:
+        own = inspect.signature(method)
+        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        parameters += inspect.signature(options).parameters.values()
+        method.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return method
+
+    return decorate
+
+
+def documented(options: type) -> Callable[[Documented], Documented]:
+    """Append the description of `options` to the docstring of a class."""
+
+    def decorate(kind: Documented) -> Documented:
+        if kind.__doc__ and options.__doc__:  # python -OO has none
+            kind.__doc__ = (
+                f"{inspect.cleandoc(kind.__doc__)}\n\n{inspect.cleandoc(options.__doc__)}"
+            )
+        return kind
+
+    return decorate
 
 
 class BatchLease:
@@ -80,7 +112,7 @@ def _held(value: Any, batch: Batch) -> bool:
 
 
 @documented(FeedOptions)
-class FeedRunner(FrameworkAdapters):
+class FeedRunner:
     """Produce the batches of `source` in parallel and feed them to a training loop.
 
     `source` is one of
@@ -100,6 +132,10 @@ class FeedRunner(FrameworkAdapters):
         x, y = runner.get_inputs()
         runner.start(sess)
 
+    or call `dataset()`, `keras()`, `torch()`, `jax()` or `prefetch_to_device()`: what these return
+    can be iterated over repeatedly. They import their framework, and raise what iteration raises,
+    StateError where the runner feeds another sink, and MissingExtra without the framework.
+
     Structure, dtypes and record shapes of batches are learned from the first one. Raise OptionError
     for options and sources that cannot work.
     """
@@ -111,7 +147,7 @@ class FeedRunner(FrameworkAdapters):
         self._sink: SessionQueue | None = None
         self._started = False
         self._sink_name = ""  # of the one sink that takes the batches
-        self._turns = Turns("this runner", self._stream.refuse_stopped)
+        self._turns = Turns("this runner", self._stream)
         self._iterations: IterationManager | None = None
 
     def __enter__(self) -> FeedRunner:
@@ -268,14 +304,6 @@ class FeedRunner(FrameworkAdapters):
     def __repr__(self) -> str:
         return text_of(self._stream)
 
-    def _repr_html_(self) -> str:
-        return html_of(self._stream)
-
-    @property
-    def augments(self) -> ExecutorChoice | None:
-        """The executor of augment= and why, once Augment(on="auto") has measured; else None."""
-        return self._stream.executor_choice
-
     def epochs(self) -> Iterator[Epoch]:
         """Yield one `Epoch` after another, each an iterable of batches: `epochs=` of them, or
         without end.
@@ -326,7 +354,7 @@ class FeedRunner(FrameworkAdapters):
         """
         self._stream.refuse_stopped()
         wanted = {"threads": threads, "processes": processes, "producers": producers}
-        resize(self._stream, {name: n for name, n in wanted.items() if n is not None})
+        self._stream.resize({name: n for name, n in wanted.items() if n is not None})
         self.options = self._stream.options
         return self
 
@@ -366,6 +394,68 @@ class FeedRunner(FrameworkAdapters):
         )
         self._stream.share(runner._stream)
         return runner
+
+    @property
+    def __array__(self) -> Any:
+        """Looked up by Keras and numpy to see if this is an array. Raise OptionError."""
+        raise OptionError(
+            "a FeedRunner is not an array: for fit(), evaluate() and predict() of Keras write "
+            "runner.keras(), or runner.dataset() on TensorFlow; elsewhere iterate over it"
+        )
+
+    def dataset(self, *, prefetch: int = 0, ragged: bool = False, shapes: Any = None) -> Any:
+        """Return a `tf.data.Dataset` of the batches, which wait in fastfeed's own buffer.
+
+        `prefetch`: batches (or tf.data.AUTOTUNE) that TensorFlow takes ahead in a thread of its
+        own, for copies to a device and where a core is free for the 0.2 ms that the hand-over
+        costs; `snapshot().starvation` is then the wait of that thread, not of the step. `ragged`:
+        padded leaves become a `tf.RaggedTensor` of the records as they were. `shapes`: record
+        shapes in the structure of the batch, None where a dimension varies, for padded records
+        whose first batch does not show which. Starts the producers and waits for the first batch,
+        to learn dtypes and shapes.
+        """
+        from fastfeed.sinks.tf_dataset import dataset
+
+        return dataset(
+            self._iterations_of("a tf.data.Dataset"),
+            prefetch=prefetch,
+            ragged=ragged,
+            shapes=shapes,
+        )
+
+    def keras(self) -> Any:
+        """Return a `keras.utils.PyDataset` of the batches, for `fit` on any backend of Keras 3."""
+        from fastfeed.sinks.keras_data import keras_data
+
+        return keras_data(self._iterations_of("a PyDataset"))
+
+    def torch(self, *, device: Any = None, pin_memory: bool | None = None) -> Iterable[Any]:
+        """Return an iterable (a `torch.utils.data.IterableDataset`) of tensors.
+
+        On the CPU they share the batch's memory. With a CUDA `device` the copies are asynchronous,
+        on a stream of their own, with the next batch in flight; `pin_memory`: through page-locked
+        memory, which None does on CUDA.
+        """
+        from fastfeed.sinks.torch_iter import torch_iter
+
+        return torch_iter(self._iterations_of("torch"), device=device, pin_memory=pin_memory)
+
+    def jax(self, device_or_sharding: Any = None) -> Iterable[Any]:
+        """Return an iterable of JAX arrays, put on a device or a sharding one batch ahead."""
+        from fastfeed.sinks.jax_iter import JaxBatches
+
+        return JaxBatches(self._iterations_of("JAX"), device_or_sharding)
+
+    def prefetch_to_device(self, put: Callable[[Any], Any], *, depth: int = 2) -> Iterable[Any]:
+        """Return an iterable of `put(batch)`, called `depth` batches ahead in a thread, for any
+        other framework.
+
+        `put` is given numpy arrays that stay as they are while anything refers to them, and returns
+        what it made.
+        """
+        from fastfeed.sinks.ahead import Prefetcher
+
+        return Prefetcher(self._iterations_of("prefetch_to_device"), put, depth=depth)
 
     def state_dict(self) -> dict[str, str]:
         """Return `state()` for torch, as one value: torch.distributed.checkpoint reads only keys
@@ -448,19 +538,6 @@ def text_of(stream: Stream) -> str:
     return f"<FeedRunner {', '.join(parts)}>"
 
 
-def html_of(stream: Stream) -> str:
-    """Return a small table with the state, the rates and the starvation."""
-    now = stream.snapshot()
-    rows = [
-        ("source", stream.source_name),
-        ("producers", ", ".join(_options(stream))),
-        ("state", stream.activity),
-        *_figures(now),
-    ]
-    cells = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows)
-    return f"<table><caption>FeedRunner</caption>{cells}</table>"
-
-
 def _options(stream: Stream) -> list[str]:
     options = stream.options
     parts = [f"threads={options.threads}"]
@@ -471,15 +548,3 @@ def _options(stream: Stream) -> list[str]:
     if options.batch_size is not None:
         parts.append(f"batch_size={options.batch_size}")
     return parts
-
-
-def _figures(now: Snapshot) -> list[tuple[str, str]]:
-    def known(value: float, form: str) -> str:
-        return "-" if math.isnan(value) else form.format(value)
-
-    return [
-        ("steps/s", known(now.batches_per_second, "{:.1f}")),
-        ("starvation", known(now.starvation, "{:.1%}")),
-        ("batches consumed", str(now.consumed.batches)),
-        ("batches ready", str(now.depth)),
-    ]

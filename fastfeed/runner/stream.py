@@ -3,7 +3,9 @@ workers."""
 
 from __future__ import annotations
 
+import importlib
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,17 +19,22 @@ from fastfeed.engine.epoch_schedule import ResumePoint
 from fastfeed.engine.feed import Feed
 from fastfeed.engine.order_stage import CutStage, Cutter, OrderStage, run_is_over
 from fastfeed.engine.shuffle_stage import ShuffleStage
-from fastfeed.errors import FeedStopped, OptionError, StateError
+from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
 from fastfeed.jobs.observer import Watch, observe
-from fastfeed.options import FeedOptions, Pad, Shuffle
+from fastfeed.options import FeedOptions, Pad, Shuffle, refuse_too_many
 from fastfeed.producers.process.supervisor import SharedWorkers
-from fastfeed.runner.checkpoint import fingerprint, resume_from, seed_of, state_of, warn_of_costs
-from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
-from fastfeed.runner.rank_states import merged_state
-from fastfeed.runner.unfit_options import refuse_too_many, warn_of_idle_producers
+from fastfeed.runner.checkpoint import (
+    fingerprint,
+    merged_state,
+    resume_from,
+    seed_of,
+    state_of,
+    warn_of_costs,
+)
 from fastfeed.source import (
     CachedRecords,
     IndexedSource,
+    SharedSource,
     Source,
     arrays_from,
     cached,
@@ -85,7 +92,8 @@ class Stream:
         self.options = options
         source = arrays_from(source, options)
         self.source = source_from(source, options)
-        refuse_misfits(options)
+        if options.augment is not None and options.packed:
+            importlib.import_module("fastfeed.augment.dali")  # raises MissingExtra without DALI
         refuse_cache(source, self.source, options=options)
         if options.lengths and not self.source.records:
             raise OptionError(
@@ -95,7 +103,7 @@ class Stream:
         self.seed = seed_of(options)
         self.feed: Feed | None = None
         self._given = source
-        self._stopped = False
+        self.stopped = False
         self._starting = threading.RLock()  # two threads may ask for the first feed at once
         self.resizing = threading.Lock()  # while a feed or its producers are made
         self._given_warnings: set[str] = set()
@@ -105,7 +113,6 @@ class Stream:
         # of `also()`: the stream whose workers produce these batches, and those that share them
         self._leader: Stream | None = None
         self._followers: list[weakref.ref[Stream]] = []
-        self.executor_choice: ExecutorChoice | None = None  # of Augment(on="auto")
         self._session_snapshot: Callable[[], Snapshot] | None = None
         self._watch: Watch | None = None  # from the first start on
 
@@ -116,7 +123,7 @@ class Stream:
         """
         with self._starting:
             per_run = self.options.epochs if each else self.options.epochs or 1
-            if self._leader is not None and self._leader._stopped:
+            if self._leader is not None and self._leader.stopped:
                 raise FeedStopped(
                     "the runner that shares its workers was stopped: make new runners to go on"
                 )
@@ -138,7 +145,6 @@ class Stream:
 
         Raise StateError for a restored state that a session cannot continue.
         """
-        self._choose_executor()
         resume = replace(self._resume, per_run=self.options.epochs, once=True)
         if resume.pool is not None:
             raise StateError(
@@ -172,12 +178,30 @@ class Stream:
     @cached_property
     def run_batches(self) -> int | None:
         """Batches of every run that a loop takes from its beginning; None if unknown."""
-        return run_batches(self.source, self.options)
+        items, size = self._epoch_items, self.options.batch_size or 1
+        if items is None:
+            return None
+        last = size - 1 if self.options.last_batch == "keep" else 0
+        return (items + last) // size * (self.options.epochs or 1)
 
     @cached_property
     def batch_rows(self) -> int | None:
         """Records of every batch that a loop takes; None where batches differ."""
-        return batch_rows(self.source, self.options)
+        size, records = self.options.batch_size, self._epoch_items
+        even = records is not None and size is not None and not records % size
+        return size if even or self.options.last_batch == "drop" else None
+
+    @property
+    def _epoch_items(self) -> int | None:
+        """The records of every epoch, or the batches that are delivered as they are; None where
+        epochs differ, records may be left out, or batches are cut anew."""
+        options, source = self.options, self.source
+        skips = options.skips or options.on_worker_death != "raise"
+        recut = not source.records and options.batch_size is not None
+        skips = skips or options.filter is not None or options.stealing
+        if skips or recut or not isinstance(source, IndexedSource):
+            return None
+        return source.epoch_items
 
     def add_lengths(self) -> None:
         """Deliver (batch, lengths), as Pad(lengths=True) does. Raise OptionError for a source of
@@ -216,7 +240,7 @@ class Stream:
     def begin_stop(self) -> bool:
         """Let every later request raise FeedStopped. Return True the first time."""
         # set before the feeds are stopped: a thread that starts one meanwhile checks it afterwards
-        first, self._stopped = not self._stopped, True
+        first, self.stopped = not self.stopped, True
         return first
 
     def stop_followers(self) -> None:
@@ -255,7 +279,7 @@ class Stream:
     @property
     def activity(self) -> str:
         """ "not started", "running", "ended" or "stopped"."""
-        if self._stopped:
+        if self.stopped:
             return "stopped"
         if self.feed is None:
             return "not started"
@@ -293,6 +317,39 @@ class Stream:
         self.resumed = True
         warn_of_costs(self.source, self._resume, producers=self.options.parallel)
 
+    def resize(self, wanted: Mapping[str, int]) -> None:
+        """Change the numbers of producers to those of `wanted`, by the names of the options. Raise
+        what `FeedRunner.resize` raises."""
+        if self.shares:
+            raise StateError(
+                "resize() of a runner made by also(): its workers are those of the first runner, "
+                "which can be resized"
+            )
+        with self.resizing:
+            _refuse_kinds(self.options, wanted)
+            for other in (self, *self.living_followers()):
+                if not other.source.ordered:
+                    raise OptionError(
+                        f"resize({_in_words(wanted)}): each producer of {other.source_name}, a "
+                        "callable, has a stream of its own, which no other can go on with. Pass an "
+                        "iterable or an indexable; or save state(), and restore() it with another "
+                        "number"
+                    )
+            options = self.options.with_workers(
+                wanted.get("processes", self.options.processes),
+                wanted.get("producers", self.options.remote_producers),
+            )
+            options = replace(options, threads=wanted.get("threads", options.threads))
+            refuse_too_many(options.threads, options.processes)
+            self.options = options
+            for follower in self.living_followers():
+                if options.workers:
+                    follower.options = follower.options.with_workers(
+                        options.processes, options.remote_producers
+                    )
+            if self.feed is not None:
+                self.feed.resize(uncached(options))
+
     def _start_with(self, workers: SharedWorkers) -> None:
         """Make a feed for the workers of the leader, before they start. After a restart it
         continues at the position of the feed before it."""
@@ -324,16 +381,7 @@ class Stream:
         """The source of the feeds, with its cache."""
         return cached(self._given, self.options, seed=self.seed)
 
-    def _choose_executor(self) -> None:
-        """Measure the executors, if those of Augment(on="auto")."""
-        augment = self.options.augment
-        if augment is not None and augment.on == "auto":
-            self.executor_choice = choose(self._data, uncached(self.options), seed=self.seed)
-            augment = replace(augment, on=self.executor_choice.on)
-            self.options = replace(self.options, augment=augment)
-
     def _loop_feed(self, resume: ResumePoint, workers: SharedWorkers | None = None) -> Feed:
-        self._choose_executor()
         options, shuffle = self.options, self._record_shuffle()
         if shuffle is not None:
             if options.batch_size is None:
@@ -371,7 +419,7 @@ class Stream:
             )
             if "idle" not in self._given_warnings:
                 self._given_warnings.add("idle")
-                warn_of_idle_producers(self.source, self.options)
+                _warn_of_idle_producers(self.source, self.options)
             feed.warnings.share(self._given_warnings)
             self.feed = feed
             # The threads of a forgotten runner must end: they hold the feed, never the runner or
@@ -395,7 +443,7 @@ class Stream:
 
     def refuse_stopped(self) -> None:
         """Raise FeedStopped if the runner was stopped, by any thread."""
-        if self._stopped:
+        if self.stopped:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
     def _forget_feed(self) -> None:
@@ -425,75 +473,8 @@ def _position_of(resume: ResumePoint) -> dict[str, Any]:
     }
 
 
-def run_batches(source: Source, options: FeedOptions) -> int | None:
-    """Return the batches of every run that a loop takes from its beginning; None if unknown."""
-    items, size = _epoch_items(source, options), options.batch_size or 1
-    if items is None:
-        return None
-    last = size - 1 if options.last_batch == "keep" else 0
-    return (items + last) // size * (options.epochs or 1)
-
-
-def batch_rows(source: Source, options: FeedOptions) -> int | None:
-    """Return the records of every batch that a loop takes; None where batches differ."""
-    size, records = options.batch_size, _epoch_items(source, options)
-    whole = options.last_batch == "drop" or (
-        records is not None and size is not None and not records % size
-    )
-    return size if whole else None
-
-
-def _epoch_items(source: Source, options: FeedOptions) -> int | None:
-    """Return the records of every epoch, or the batches that are delivered as they are; None where
-    epochs differ, records may be left out, or batches are cut anew."""
-    skips = options.skips or options.on_worker_death != "raise"
-    recut = not source.records and options.batch_size is not None
-    skips = skips or options.filter is not None or options.stealing
-    if skips or recut or not isinstance(source, IndexedSource):
-        return None
-    return source.epoch_items
-
-
-def resize(stream: Stream, wanted: Mapping[str, int]) -> None:
-    """Change the numbers of producers to those of `wanted`, by the names of the options. Raise what
-    `FeedRunner.resize` raises."""
-    with stream.resizing:
-        _resize(stream, wanted)
-
-
-def _resize(stream: Stream, wanted: Mapping[str, int]) -> None:
-    if stream.shares:
-        raise StateError(
-            "resize() of a runner made by also(): its workers are those of the first runner, which "
-            "can be resized"
-        )
-    _refuse_kinds(stream, wanted)
-    for other in (stream, *stream.living_followers()):
-        if not other.source.ordered:
-            raise OptionError(
-                f"resize({_in_words(wanted)}): each producer of {other.source_name}, a callable, "
-                "has a stream of its own, which no other can go on with. Pass an iterable or an "
-                "indexable; or save state(), and restore() it with another number"
-            )
-    options = stream.options.with_workers(
-        wanted.get("processes", stream.options.processes),
-        wanted.get("producers", stream.options.remote_producers),
-    )
-    options = replace(options, threads=wanted.get("threads", options.threads))
-    refuse_too_many(options.threads, options.processes)
-    stream.options = options
-    for follower in stream.living_followers():
-        if options.workers:
-            follower.options = follower.options.with_workers(
-                options.processes, options.remote_producers
-            )
-    if stream.feed is not None:
-        stream.feed.resize(uncached(options))
-
-
-def _refuse_kinds(stream: Stream, wanted: Mapping[str, int]) -> None:
+def _refuse_kinds(options: FeedOptions, wanted: Mapping[str, int]) -> None:
     """Raise OptionError for producers of a kind that the stream does not have."""
-    options = stream.options
     kinds = {
         "threads": not options.workers,
         "processes": options.processes > 0,
@@ -514,3 +495,22 @@ def _refuse_kinds(stream: Stream, wanted: Mapping[str, int]) -> None:
 
 def _in_words(wanted: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={number!r}" for name, number in wanted.items())
+
+
+def _warn_of_idle_producers(source: Source, options: FeedOptions) -> None:
+    """Warn about several producers for one iterator that no function of the user's follows."""
+    work = (options.transform, options.augment, options.batch_transform, options.collate)
+    if not isinstance(source, SharedSource) or options.parallel == 1 or any(work):
+        return
+    knobs = ", ".join(
+        f"{name}={getattr(options, name)!r}"
+        for name in ("threads", "processes", "remote")
+        if getattr(options, name)
+    )
+    warnings.warn(
+        f"{knobs} gain nothing here: the source is one iterator, which one producer at a time "
+        "reads. Do the slow part in transform=, which runs in all producers, or pass a function "
+        "that takes `worker` and yields the share worker.index of worker.count",
+        FeedWarning,
+        stacklevel=5,
+    )

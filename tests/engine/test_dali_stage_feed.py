@@ -4,7 +4,6 @@ batches can be taken."""
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,7 +21,6 @@ from fastfeed.augment.images import header_of
 from fastfeed.engine.dali_stage import DaliQueue
 from fastfeed.errors import BadImage, ProducerFailed
 from fastfeed.options import FeedOptions
-from fastfeed.runner.executor_choice import choose
 from tests.augment.dalis import packed_batch
 from tests.augment.pictures import jpeg, noise, png, rotten, smooth
 from tests.helpers.streams import LIMIT_S
@@ -253,26 +251,6 @@ def test_nothing_is_copied_on_the_host() -> None:
     (made,) = pipe.finish()
     assert fed
     assert (made == 9).all()
-
-
-def test_auto_says_what_it_chose_and_why(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "fastfeed"), runner_of(on="auto") as runner:
-        assert runner.augments is None
-        assert sum(len(labels) for _, labels in taken(runner)) == COUNT
-        choice: Any = runner.augments
-    assert choice.on in choice.rates
-    assert 'Augment(on="auto") chose' in caplog.text
-    assert "images/s" in caplog.text
-
-
-def test_auto_leaves_out_what_cannot_do_it_and_what_cannot_be_read_twice() -> None:
-    spec = A.Augment(EXACT.operations, on="auto")
-    options = FeedOptions(augment=spec, batch_size=4, dtypes=("float32", "int64"))
-    choice = choose(Pictures(), options, seed=1)
-    assert choice.on == "producers"
-    assert "dali-cpu is out" in choice.why
-    once = choose(iter([]), options, seed=1)
-    assert (once.on, once.rates) == ("producers", {})
 
 
 def test_without_dali_one_sentence_says_what_to_install() -> None:

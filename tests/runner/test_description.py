@@ -35,19 +35,6 @@ def test_the_repr_names_what_was_chosen() -> None:
         )
 
 
-def test_the_notebook_shows_figures_and_escapes() -> None:
-    few.__qualname__, kept = "<script>", few.__qualname__
-    try:
-        with FeedRunner(few) as runner:
-            before = runner._repr_html_()
-            assert "<script>" not in before and "&lt;script&gt;" in before
-            assert "not started" in before and "<th>starvation</th><td>-</td>" in before
-            assert len(list(runner)) == 5
-            assert "<th>batches consumed</th><td>4</td>" in runner._repr_html_()
-    finally:
-        few.__qualname__ = kept
-
-
 def test_counters_before_the_start_are_zero_and_can_be_subtracted() -> None:
     with FeedRunner(lambda worker: few(), threads=3) as runner:
         before = runner.snapshot()

@@ -18,7 +18,7 @@ from fastfeed.steps.watch import WatchedIterator
 # the class that is iterated over, by its module
 CLASSES = {
     "fastfeed.runner.runner": "FeedRunner",
-    "fastfeed.runner.turns": "Epoch",
+    "fastfeed.runner.iteration": "Epoch",
     "fastfeed.sinks.torch_iter": "TorchBatches",
     "fastfeed.sinks.jax_iter": "JaxBatches",
     "fastfeed.sinks.ahead": "Prefetcher",

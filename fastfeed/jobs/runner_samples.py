@@ -17,7 +17,7 @@ from fastfeed.core.stats import Snapshot
 from fastfeed.core.status import FEED_STATES, STATES, FeedStatus, ProducerStatus, WorkerStatus
 from fastfeed.core.unix import PAGE_NBYTES
 from fastfeed.engine.feed import Feed
-from fastfeed.options import FeedOptions
+from fastfeed.options import FeedOptions, Pad, Remote, Shard, Skip
 
 RECENT_S = 5.0  # of rates
 
@@ -275,6 +275,7 @@ def _plain(value: Any) -> int | float | str:
     if isinstance(value, (int, float, str)) and value == value:
         return value
     is_short = isinstance(value, dict) or (isinstance(value, (tuple, list)) and len(value) < 4)
-    if is_short and all(isinstance(v, (int, float, str)) for v in value):
+    is_short = is_short and all(isinstance(v, (int, float, str)) for v in value)
+    if is_short or isinstance(value, (Pad, Remote, Shard, Skip)):
         return repr(value)
     return str(getattr(value, "__qualname__", type(value).__qualname__))

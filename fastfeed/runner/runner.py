@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fastfeed.sinks.session_queue import SessionQueue
 
 Options = ParamSpec("Options")
-Owner = TypeVar("Owner")
 Returned = TypeVar("Returned")
 Documented = TypeVar("Documented", bound=type)
 
@@ -302,7 +301,15 @@ class FeedRunner:
         return True
 
     def __repr__(self) -> str:
-        return text_of(self._stream)
+        options, now = self._stream.options, self._stream.snapshot()
+        parts = [self._stream.source_name, f"threads={options.threads}"]
+        parts += [f"processes={options.processes}"] * (options.processes > 0)
+        parts += [f"remote={options.remote!r}"] * (options.remote is not None)
+        parts += [f"batch_size={options.batch_size}"] * (options.batch_size is not None)
+        parts.append(self._stream.activity)
+        if not math.isnan(now.batches_per_second):
+            parts.append(f"{now.batches_per_second:.1f} steps/s")
+        return f"<FeedRunner {', '.join(parts)}>"
 
     def epochs(self) -> Iterator[Epoch]:
         """Yield one `Epoch` after another, each an iterable of batches: `epochs=` of them, or
@@ -527,24 +534,3 @@ class FeedRunner:
                 "batches: make another FeedRunner, or runner.also(...) for one that shares the "
                 "workers"
             )
-
-
-def text_of(stream: Stream) -> str:
-    """Return the source, the producers, the batch size, the state and the rate in one line."""
-    now = stream.snapshot()
-    parts = [stream.source_name, *_options(stream), stream.activity]
-    if not math.isnan(now.batches_per_second):
-        parts.append(f"{now.batches_per_second:.1f} steps/s")
-    return f"<FeedRunner {', '.join(parts)}>"
-
-
-def _options(stream: Stream) -> list[str]:
-    options = stream.options
-    parts = [f"threads={options.threads}"]
-    if options.processes:
-        parts.append(f"processes={options.processes}")
-    if options.remote is not None:
-        parts.append(f"remote={options.remote!r}")
-    if options.batch_size is not None:
-        parts.append(f"batch_size={options.batch_size}")
-    return parts

@@ -1,12 +1,12 @@
 """Remote producers on Ray, beside Ray itself, Ray Data and tf.data service on the same work.
 
-    python -m bench.remote [--parts large,small,loss,trainers,model] [--output build/remote]
+    python -m bench.remote [--parts large,small,loss,model] [--output build/remote]
 
 large: batches of 9.6 MB that exist already, in batches/s, beside a plain loop over the same stream
 of Ray. small: batches of 1 KB and 100 KB, beside `iter_batches` of Ray Data. Both beside tf.data
 service. loss: nodes of a local cluster die one after another; the longest wait for a batch after
-each. trainers: two ranks share producers, one of them four times slower. model: the simulation
-beside real runs with 1 to 8 producers. All peers of a part take turns in one process.
+each. model: the simulation beside real runs with 1 to 8 producers. All peers of a part take turns
+in one process.
 """
 
 from __future__ import annotations
@@ -236,65 +236,6 @@ def loss(given: Any) -> Results:
     return {"gaps_s": gaps[1:], "batches": number + 1, "as promised": same}
 
 
-def rank(number: int, step_s: float, seconds: float, address: str) -> None:
-    """Train as one rank of two: take a batch, and sleep for the step. Print steps/s."""
-    import ray
-
-    ray.init(address=address, namespace="bench", logging_level="error")
-    source = Slow(10**6, 0.002)
-    runner = FeedRunner(
-        source, batch_size=2, remote=Remote("auto", PRODUCERS), shard=(number, 2), seed=1
-    )
-    with runner:
-        batches = iter(runner)
-        next(batches)
-        print("began", flush=True)
-        sys.stdin.readline()
-        start, steps = time.perf_counter(), 0
-        while time.perf_counter() < start + seconds:
-            next(batches)
-            time.sleep(step_s)
-            steps += 1
-        print(steps / (time.perf_counter() - start), flush=True)
-
-
-def trainers(given: Any) -> Results:
-    """Measure a trainer alone, and beside one that is four times slower."""
-    import ray
-
-    address = ray.get_runtime_context().gcs_address
-    found: Results = {"alone": [], "beside": [], "slow": []}
-
-    def start(number: int, step_s: float) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "bench.remote", "--rank", f"{number}", f"{step_s}"]
-        process = subprocess.Popen(
-            [*command, f"{given.seconds}", address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        while process.stdout.readline().strip() != "began":
-            if process.poll() is not None:
-                raise RuntimeError("a trainer has ended")
-        return process
-
-    def finish(*processes: subprocess.Popen[str]) -> list[float]:
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        return [float(process.communicate()[0].split()[-1]) for process in processes]
-
-    for _ in range(given.rounds):
-        found["alone"] += finish(start(0, 0.005))
-        beside, slow = finish(start(0, 0.005), start(1, 0.02))
-        found["beside"].append(beside)
-        found["slow"].append(slow)
-        print(found, flush=True)
-    return found
-
-
 def model(given: Any) -> Results:
     """Compare the simulation with real runs of 1 to 8 producers that wait, and a step of 5 ms."""
     made_s, step_s = 0.02, 0.005
@@ -326,15 +267,11 @@ def model(given: Any) -> Results:
     return found
 
 
-PARTS = {"large": large, "small": small, "loss": loss, "trainers": trainers, "model": model}
+PARTS = {"large": large, "small": small, "loss": loss, "model": model}
 
 
 def main() -> None:
     """Measure the parts that were asked for, and write them to a file each."""
-    if "--rank" in sys.argv:
-        number, step_s, seconds, address = sys.argv[2:]
-        rank(int(number), float(step_s), float(seconds), address)
-        return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--rounds", type=int, default=3)

@@ -14,8 +14,6 @@ from fastfeed.core.collate import aligned_arrays
 from fastfeed.producers.remote.actor import RemoteWorker
 from fastfeed.producers.remote.cluster import RayNode
 
-TRAINER = "this process"
-
 
 def _carried(group: Any) -> Any:
     """Return a copy whose large arrays lie as in an object store, at multiples of 64."""
@@ -31,49 +29,24 @@ def _carried(group: Any) -> Any:
 
 class LocalActor:
     """Everything is pickled as on the way to a node. `is_lost` is asked before each group; once it
-    has returned True, the actor is lost. With `late`, its tasks come after the first call for the
-    last of them."""
+    has returned True, the actor is lost."""
 
     def __init__(
-        self,
-        tasks: Sequence[dict[str, Any]],
-        given: Sequence[Any],
-        is_lost: Callable[[], bool],
-        *,
-        late: bool = False,
+        self, tasks: Sequence[dict[str, Any]], given: Sequence[Any], is_lost: Callable[[], bool]
     ) -> None:
-        self._worker = RemoteWorker()
-        self._given = [pickle.loads(pickle.dumps(tasks)), *given]
-        self._last = len(tasks) - 1
+        sent = pickle.loads(pickle.dumps(tasks))
+        self._worker = RemoteWorker(sent, *given, version=LocalCluster.version, paths=())
         self._is_lost = is_lost
         self._dead = False
-        if not late:
-            self._attach()
 
-    def _attach(self) -> None:
-        given, self._given = self._given, []
-        self._worker.attach(TRAINER, *given, version=fastfeed.__version__, paths=())
-
-    def _attach_after(self, number: int) -> None:
-        if self._given and number == self._last:
-            self._attach()
-
-    def whereabouts(self) -> tuple[int, str]:
+    def look(self) -> tuple[int, str]:
         return os.getpid(), "node here"
 
-    def renew(self) -> None:
-        """Do nothing: it serves nobody else."""
-
-    def deliver(self, number: int, content: Any) -> None:
-        self._worker.deliver(TRAINER, number, content=pickle.loads(pickle.dumps(content)))
-        self._attach_after(number)
-
-    def allow(self, number: int, epochs: int) -> None:
-        self._worker.allow(TRAINER, number, epochs=epochs)
-        self._attach_after(number)
+    def send(self, number: int, message: Any) -> None:
+        self._worker.receive(number, pickle.loads(pickle.dumps(message)))
 
     def groups(self, number: int) -> Iterator[Any]:
-        for group in self._worker.run(TRAINER, number):
+        for group in self._worker.run(number):
             self._dead = self._dead or self._is_lost()
             if self._dead:
                 break
@@ -82,21 +55,23 @@ class LocalActor:
             raise ConnectionError("The actor is dead because a test has killed it.")
 
     def stacks(self) -> str:
-        return self._worker.stacks(TRAINER)
+        return self._worker.stacks()
 
     def kill(self) -> None:
         """Also end a wait for items or permits, which elsewhere ends with the process."""
         self._dead = True
-        self._worker.detach(TRAINER)
+        for inbox in self._worker.inboxes:
+            inbox.stop()
 
 
 class LocalCluster:
     """Stands in for a RayCluster, where a test patches its name in the module of the fleet.
     `losses` are the groups, counted over all actors, in whose place an actor is lost."""
 
-    def __init__(self, losses: Sequence[int] = (), *, late: bool = False) -> None:
+    version = fastfeed.__version__  # of the trainer
+
+    def __init__(self, losses: Sequence[int] = ()) -> None:
         self._losses = set(losses)
-        self._late = late
         self.silent: set[str] = set()  # nodes that have died, which the cluster does not know yet
         self.places: list[str | None] = []  # of the actors
         self._groups = 0
@@ -115,18 +90,20 @@ class LocalCluster:
     def refuse_too_small(self, cpus: float) -> None:
         """Accept any number: nothing is reserved."""
 
-    def job_of(self, options: Any) -> str:
-        return ""
-
     def put(self, value: Any) -> Any:
         return np.array(value)
 
     def start_actor(
-        self, tasks: Sequence[dict[str, Any]], *, given: Sequence[Any], place: Any
+        self,
+        tasks: Sequence[dict[str, Any]],
+        *,
+        given: Sequence[Any],
+        cpus: float,
+        node: str | None,
     ) -> LocalActor:
         self.actors += 1
-        self.places.append(place.node)
-        return LocalActor(tasks, given, self._is_lost, late=self._late)
+        self.places.append(node)
+        return LocalActor(tasks, given, self._is_lost)
 
     def _is_lost(self) -> bool:
         self._groups += 1

@@ -1,29 +1,38 @@
-"""Connection to a cluster of Ray, which starts on this machine if the user names no other one, and
-the choice of its nodes: away from the trainer, and spread by free CPUs."""
+"""A cluster of Ray, which starts on this machine if the user names no other one: its actors, and
+the choice of their nodes, away from the trainer and spread by free CPUs."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import re
+import math
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+import fastfeed
 from fastfeed.errors import OptionError, required
-from fastfeed.options import FeedOptions, Remote
-from fastfeed.options.option_values import OWN_CLUSTERS, parse_address
-from fastfeed.producers.remote.ray_actor import ActorPlace, RayActor
+from fastfeed.options.option_values import parse_address
+from fastfeed.producers.remote.actor import CONTROL, Dispatched, RemoteWorker
+from fastfeed.producers.remote.remote_outlet import MessageGroup
 
 LOG = logging.getLogger("fastfeed")
 CONNECT_S = 10.0  # an address that does not answer for so long is refused
 NODE_ANSWER_S = 0.5  # of a node that lives, on the network of the cluster
+# Groups of one producer in the object store: one travels while the next one is made.
+STORED_GROUPS = 2
+LOOK_S = 1.0  # an object that does not come for so long may have died with its node
+# An actor is lost when it and its node do not answer for so long. Ray itself would wait for a
+# minute.
+CUT_OFF_S = 10.0
+ACTOR_ANSWER_S = 0.5  # of a healthy actor, which answers within milliseconds
 CLIENT_PREFIX = "ray://"
-# a namespace that the user has not given
-ANONYMOUS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,154 @@ def describe_nodes(nodes: Sequence[RayNode]) -> str:
     """Return what is free on each node, as text."""
     parts = [f"{node.free:g} of {node.cpus:g} CPUs on {node.address}" for node in nodes]
     return "free are " + (", ".join(parts) if parts else "no CPUs: no node is alive")
+
+
+class RayActor:
+    """An actor with a RemoteWorker for the `tasks` of this trainer, which Ray starts as soon as
+    there is room, on `node` if it can (None: where it likes). `given` are references to the packed
+    source of each task; `answers` tells whether a node can be reached."""
+
+    def __init__(
+        self,
+        ray: Any,
+        tasks: Sequence[dict[str, Any]],
+        *,
+        given: Sequence[Any],
+        cpus: float,
+        node: str | None,
+        answers: Callable[[str], bool],
+    ) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._ray = ray
+        self._answers = answers
+        self._node = ""  # its name, once the actor has started
+        self._silent_since_s = math.inf
+        self._is_client = bool(ray.util.client.ray.is_connected())
+        self._alone = len(tasks) == 1
+        self._gone = False
+        self._failure: Exception | None = None  # of a call
+        kind = ray.remote(concurrency_groups={CONTROL: 1}, max_restarts=0)(RemoteWorker)
+        strategy = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
+        self._actor = kind.options(
+            num_cpus=cpus, scheduling_strategy=strategy, max_concurrency=len(tasks)
+        ).remote(tasks, *given, version=fastfeed.__version__, paths=sys.path)
+        self._started = self._actor.hello.remote()
+        self._calls = deque([self._started])  # whose answers nobody has seen
+        self._place: tuple[int, str] | None = None
+        self._looking = threading.Lock()
+
+    def look(self) -> tuple[int, str] | None:
+        """Return the process id and the node, or None before the start, and see which calls have
+        failed; return at once."""
+        with self._looking:
+            waiting = [self._calls.popleft() for _ in range(len(self._calls))]
+            ready, left = (
+                self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
+                if waiting
+                else ([], [])
+            )
+            self._calls.extendleft(reversed(left))
+        try:
+            for ref in ready:
+                found = self._ray.get(ref)
+                if ref == self._started:
+                    pid, address, self._node = found
+                    self._place = pid, f"node {address}"
+        except self._ray.exceptions.RayError as error:
+            # Who reads the streams meets the error, which the actor does not survive.
+            self._failure = self._failure or error
+            self.kill()
+        return self._place
+
+    def send(self, number: int, message: Dispatched) -> None:
+        """Send what the dispatcher sends for a task; return at once."""
+        self._calls.append(self._actor.receive.remote(number, message))
+
+    def groups(self, number: int) -> Iterator[MessageGroup]:
+        """Yield what the producer of a task sends. Raise what Ray raises when the actor is
+        lost, or when a call of it has failed."""
+        refs = self._called(number) if self._is_client else self._streamed(number)
+        try:
+            for ref in refs:
+                group = self._value_of(ref)
+                del ref
+                if group is None:
+                    return
+                self._silent_since_s = math.inf
+                yield group
+                del group
+        except self._ray.exceptions.RayError:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+        if self._failure is not None:
+            raise self._failure
+
+    def stacks(self) -> str:
+        """Return where its producers are, as text."""
+        try:
+            return str(self._ray.get(self._actor.stacks.remote(), timeout=ACTOR_ANSWER_S))
+        except Exception:  # whatever has happened to it
+            return "  no answer"
+
+    def kill(self) -> None:
+        """End the actor, which may have ended before."""
+        self._gone = True
+        with contextlib.suppress(Exception):
+            self._ray.kill(self._actor)
+
+    def _streamed(self, number: int) -> Iterator[Any]:
+        run = self._actor.run.options(
+            num_returns="streaming", _generator_backpressure_num_objects=STORED_GROUPS
+        )
+        refs = run.remote(number)
+        while not self._gone:
+            # an actor that has no place, or is inside the user's code, sends nothing
+            if not self._ray.wait([refs], timeout=LOOK_S, fetch_local=False)[0]:
+                self._refuse_dead()
+                continue
+            ref = next(refs, None)
+            if ref is None:
+                return
+            yield ref
+            del ref
+
+    def _called(self, number: int) -> Iterator[Any]:
+        """Yield references to one group after another. A client of Ray has no streams."""
+        ahead = STORED_GROUPS if self._alone else 1
+        refs = deque(self._actor.more.remote(number) for _ in range(ahead))
+        while refs:
+            yield refs.popleft()
+            refs.append(self._actor.more.remote(number))
+
+    def _value_of(self, ref: Any) -> MessageGroup | None:
+        """Return a group. Raise what Ray raises if it has died with its node, which Ray itself
+        would find out much later."""
+        while True:
+            try:
+                found: MessageGroup | None = self._ray.get(ref, timeout=LOOK_S)
+                return found
+            except self._ray.exceptions.GetTimeoutError:
+                if self._gone:
+                    return None
+                self._refuse_dead()
+
+    def _refuse_dead(self) -> None:
+        """Raise what Ray raises if the actor has died, or ConnectionError if its node is cut off.
+
+        An actor that is inside the user's code may not answer, but its node does.
+        """
+        try:
+            self._ray.get(self._actor.hello.remote(), timeout=LOOK_S)
+        except self._ray.exceptions.GetTimeoutError:
+            if self._node and not self._answers(self._node):
+                now = time.monotonic()
+                self._silent_since_s = min(self._silent_since_s, now)
+                if now - self._silent_since_s < CUT_OFF_S:
+                    return
+                raise ConnectionError(f"its node has not answered for {CUT_OFF_S:g} s") from None
+        self._silent_since_s = math.inf
 
 
 class RayCluster:
@@ -127,24 +284,15 @@ class RayCluster:
         return self.ray.put(value)
 
     def start_actor(
-        self, tasks: Sequence[dict[str, Any]], *, given: Sequence[Any], place: ActorPlace
+        self,
+        tasks: Sequence[dict[str, Any]],
+        *,
+        given: Sequence[Any],
+        cpus: float,
+        node: str | None,
     ) -> RayActor:
         """Create an actor for `tasks`; return at once."""
-        return RayActor(self.ray, tasks, given=given, place=place, answers=self.answers)
-
-    def job_of(self, options: FeedOptions) -> str:
-        """Return the name of the job whose trainers share their producers, or "".
-
-        They are ranks of one `shard=`, in one namespace of Ray that the user has given.
-        """
-        if options.shard is None or self._remote == OWN_CLUSTERS[0]:
-            return ""
-        namespace = str(self.ray.get_runtime_context().namespace)
-        if ANONYMOUS.fullmatch(namespace):
-            return ""
-        remote = options.remote
-        assert isinstance(remote, Remote)
-        return f"{namespace}-{remote.producers}x{remote.cpus:g}"
+        return RayActor(self.ray, tasks, given=given, cpus=cpus, node=node, answers=self.answers)
 
     def _connect(self) -> None:
         start = time.perf_counter()

@@ -10,9 +10,9 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +20,8 @@ from fastfeed.options import FeedOptions, Remote
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.ship import Shipment
 from fastfeed.producers.process.supervisor import WorkerEvents, WorkerLauncher
-from fastfeed.producers.remote.cluster import RayCluster, describe_nodes, place
-from fastfeed.producers.remote.item_courier import ItemCourier
-from fastfeed.producers.remote.ray_actor import ActorPlace
+from fastfeed.producers.remote.cluster import RayActor, RayCluster, describe_nodes, place
 from fastfeed.producers.remote.relay import Relay
-from fastfeed.producers.remote.remote_outlet import MessageGroup
 from fastfeed.ring.memory import Segment
 
 LOG = logging.getLogger("fastfeed")
@@ -37,31 +34,6 @@ JOIN_RELAYS_S = 1.0
 SHUN_S = 30.0  # a node that has lost a producer gets none for so long, where others have room
 
 
-class WorkerActor(Protocol):
-    """An actor that runs a RemoteWorker."""
-
-    def whereabouts(self) -> tuple[int, str] | None:
-        """Return the process id and the node, or None before the start."""
-
-    def renew(self) -> None:
-        """Tell the actor from time to time that this trainer is alive; return at once."""
-
-    def deliver(self, number: int, content: Any) -> None:
-        """Send items for a task; return at once."""
-
-    def allow(self, number: int, epochs: int) -> None:
-        """Let `epochs` epochs in all of a task begin; return at once."""
-
-    def groups(self, number: int) -> Iterator[MessageGroup]:
-        """Yield what the producer of a task sends; raise when the actor is lost."""
-
-    def stacks(self) -> str:
-        """Return where its producers are, as text."""
-
-    def kill(self) -> None:
-        """End the actor, which may have ended before."""
-
-
 class RemoteProcess:
     """An actor and its handles, which start and end together. `ended` is called once, in a thread
     of a relay, when no stream of it is left. Each relay lends `lendable` bytes of the store."""
@@ -69,7 +41,7 @@ class RemoteProcess:
     def __init__(
         self,
         handles: Sequence[WorkerHandle],
-        actor: WorkerActor,
+        actor: RayActor,
         *,
         ended: Callable[[RemoteProcess], None],
         lendable: int = 0,
@@ -79,42 +51,37 @@ class RemoteProcess:
         self.started = False
         self.node: str | None = None  # that was chosen for it
         self.created_s = time.perf_counter()
-        self.couriers: list[ItemCourier] = []
+        self.relays: list[Relay] = []
         self._actor = actor
         self._ended = ended
-        self._relays: list[Relay] = []
         self._lock = threading.Lock()
         self._open = len(handles)  # streams that have not ended
         try:
             for number, handle in enumerate(handles):
-                courier = ItemCourier(
+                relay = Relay(
                     handle,
-                    deliver=partial(actor.deliver, number),
-                    allow=partial(actor.allow, number),
+                    actor.groups(number),
+                    send=partial(actor.send, number),
+                    ended=self._note_end,
+                    lendable=lendable,
                 )
-                self.couriers.append(courier)
-                groups = actor.groups(number)
-                self._relays.append(
-                    Relay(handle, groups, courier=courier, ended=self._note_end, lendable=lendable)
-                )
+                self.relays.append(relay)
         except BaseException:
             actor.kill()
-            for relay in self._relays:
+            for relay in self.relays:
                 relay.close()
-            for courier in self.couriers:
-                courier.close()
+                relay.courier.close()
             raise
         finally:
             for handle in handles:
                 handle.close_worker_ends()
-        for relay in self._relays:
+        for relay in self.relays:
             relay.thread.start()
 
     def look(self) -> None:
-        """Note that the actor has started, if it has, and that the trainer is alive."""
-        self._actor.renew()
-        found = None if self.started else self._actor.whereabouts()
-        if found is not None:
+        """Note that the actor has started, if it has."""
+        found = self._actor.look()
+        if found is not None and not self.started:
             self.started = True
             for handle in self.handles:
                 handle.start_remotely(*found, stacks=self._actor.stacks)
@@ -127,12 +94,11 @@ class RemoteProcess:
         """Kill the actor, and wait for its relays until that time of perf_counter: one that is
         inside the user's code here ends behind it."""
         self.kill()
-        for relay in self._relays:
+        for relay in self.relays:
             relay.thread.join(max(0.0, until_s - time.perf_counter()))
-        for courier in self.couriers:
-            courier.close()
+            relay.courier.close()
         # with their memory: the relays refer to this object, and it would wait for the collector
-        self.couriers, self._relays = [], []
+        self.relays = []
 
     def close(self) -> None:
         """Close the handles of an actor that has ended or never started. Batches of it may still
@@ -207,14 +173,13 @@ class RemoteFleet(WorkerLauncher):
         assert self._cluster is not None
         waiting = list(groups)
         workers = self._options.processes + len(self._alive) + len(waiting)
-        cpus, job = self._remote.cpus, self._cluster.job_of(self._options)
         nodes = self._choose(len(waiting)) if waiting else []
         for handles, node in zip(waiting, nodes, strict=True):
-            shipments = [self._put(handle.channels.shipment) for handle in handles]
             actor = self._cluster.start_actor(
                 [handle.task.message() for handle in handles],
-                given=shipments,
-                place=ActorPlace(cpus, node, job and f"{job}-{handles[0].task.index}"),
+                given=[self._put(handle.channels.shipment) for handle in handles],
+                cpus=self._remote.cpus,
+                node=node,
             )
             lendable = self._store_nbytes // workers // len(handles)
             process = RemoteProcess(handles, actor, ended=self._note_end, lendable=lendable)
@@ -294,7 +259,8 @@ class RemoteFleet(WorkerLauncher):
         """Forward items until something else happens, for a while at most."""
         poll = select.poll()
         poll.register(self._wakeup.fd, select.POLLIN)
-        couriers = {c.socket.fileno(): c for p in self._alive for c in p.couriers}
+        relays = (relay for process in self._alive for relay in process.relays)
+        couriers = {one.courier.socket.fileno(): one.courier for one in relays}
         for fd in couriers:
             poll.register(fd, select.POLLIN)
         until = time.perf_counter() + FLEET_POLL_MS / 1000

@@ -11,6 +11,7 @@ import re
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +24,9 @@ from fastfeed.errors import FeedError, ProducerFailed
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.main import DESCRIPTORS
 from fastfeed.producers.process.outlet import RingOutlet
-from fastfeed.producers.remote.item_courier import ItemCourier
+from fastfeed.producers.process.ship import unpack_from
+from fastfeed.producers.process.work_socket import INLINE_NBYTES, REPLY, REQUEST
+from fastfeed.producers.remote.actor import Dispatched
 from fastfeed.producers.remote.remote_outlet import (
     DIRECT,
     PACKED,
@@ -33,14 +36,93 @@ from fastfeed.producers.remote.remote_outlet import (
 )
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import MemoryShare, offsets
-from fastfeed.ring.memory import Segment
+from fastfeed.ring.memory import Segment, receive
 from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP, STREAM
 from fastfeed.ring.writer import RingChannels, RingWriter, Stopped
 
 Array = np.ndarray[Any, Any]
+# An actor has items in advance for this time: longer than a request takes, and no longer, because
+# they wait there instead of going to another producer.
+AHEAD_S = 0.05
+MIN_OUTSTANDING, MAX_OUTSTANDING = 2, 256
 MAX_REASON = 600  # characters
 DEATH_CAUSE = re.compile(r"The actor (?:is dead|died) because.*?(?=\. Some common causes|\.? *$)")
+
+
+class ItemCourier:
+    """Requests items for one producer, like the inbox of a worker process, and forwards them.
+    `send` calls the actor, and returns at once."""
+
+    def __init__(self, handle: WorkerHandle, send: Callable[[Dispatched], None]) -> None:
+        work = handle.worker_fds()[5]
+        self.socket = socket.socket(fileno=os.dup(work))
+        self._send = send
+        self._lock = threading.Lock()
+        self._outstanding = 0  # items at the actor, or on the way to it or back
+        self._sent = 0
+        self._requested = False
+        self._ended = not handle.task.dispatched
+        self._rate = 0.0  # items per second
+        self._last_s = time.perf_counter()
+
+    def begin(self) -> None:
+        """Request the first items."""
+        with self._lock:
+            self._request()
+
+    def forward(self) -> bool:
+        """Forward what the dispatcher has sent. Return False if its end is closed."""
+        try:
+            data, fds = receive(self.socket, REPLY.size + INLINE_NBYTES, fds=1)
+        except OSError:
+            return False
+        if not data:
+            return False
+        kind, nbytes = REPLY.unpack_from(data)
+        if kind == b"A":
+            self._send((kind, nbytes))
+        elif kind == b"E":
+            self._ended = True
+            self._send((kind, self._sent))
+        else:
+            content: Any = data[REPLY.size :]
+            count = nbytes
+            if kind != b"I":
+                memory = Segment.received(fds, nbytes, writable=False).map
+                content = unpack_from(memoryview(memory))
+                count = len(content)
+            with self._lock:
+                self._requested = False
+                self._outstanding += count
+            self._sent += count
+            self._send((kind, content))
+        return True
+
+    def returned(self, items: int) -> None:
+        """Note that so many items are back, and request others."""
+        now = time.perf_counter()
+        with self._lock:
+            self._outstanding -= items
+            passed, self._last_s = now - self._last_s, now
+            self._rate += 0.2 * (items / max(passed, 1e-6) - self._rate)
+            self._request()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+
+    def _request(self) -> None:
+        wanted = (
+            min(MAX_OUTSTANDING, max(MIN_OUTSTANDING, int(self._rate * AHEAD_S)))
+            - self._outstanding
+        )
+        if wanted > 0 and not self._requested and not self._ended:
+            self._requested = True
+            try:
+                self.socket.send(REQUEST.pack(wanted))
+            except OSError:  # the feed is over
+                self._ended = True
 
 
 class Relay:
@@ -53,13 +135,13 @@ class Relay:
         handle: WorkerHandle,
         groups: Iterator[MessageGroup],
         *,
-        courier: ItemCourier,
+        send: Callable[[Dispatched], None],
         ended: Callable[[str], None],
         lendable: int = 0,
     ) -> None:
         task = handle.task
         self._groups = groups
-        self._courier = courier
+        self.courier = ItemCourier(handle, send)
         self._ended = ended
         self._dispatched = task.dispatched
         fds = dict(zip(DESCRIPTORS, map(os.dup, handle.worker_fds()), strict=True))
@@ -98,7 +180,7 @@ class Relay:
     def _run(self) -> None:
         reason = ""
         try:
-            self._courier.begin()
+            self.courier.begin()
             for group in self._groups:
                 if not self._deliver(group):
                     break
@@ -133,7 +215,7 @@ class Relay:
             self._pass_on(message, group.block)
             items += message.kind in (BATCH, HOLE)
         if self._dispatched:
-            self._courier.returned(items)
+            self.courier.returned(items)
 
     def _pass_on(self, message: RemoteMessage, block: Array) -> None:
         kind, stream, key, item, *_ = message

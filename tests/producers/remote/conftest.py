@@ -55,7 +55,6 @@ def ray() -> Iterator[Any]:
         address="local",
         num_cpus=6,
         object_store_memory=300_000_000,
-        namespace="tests",
         include_dashboard=False,
         log_to_driver=False,
     )

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.producers.process.work_socket import REPLY, REQUEST, WorkItem, send_items
-from fastfeed.producers.remote.item_courier import (
+from fastfeed.producers.remote.relay import (
     MAX_OUTSTANDING,
     MIN_OUTSTANDING,
     ItemCourier,
@@ -25,16 +25,13 @@ class Link:
 
     def __init__(self, *, dispatched: bool = True) -> None:
         self.end, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.delivered: list[Any] = []
-        self.allowed: list[int] = []
+        self.sent: list[Any] = []
         handle: Any = SimpleNamespace(
             worker_fds=lambda: (0, 0, 0, 0, 0, other.fileno(), 0, 0),
             task=SimpleNamespace(dispatched=dispatched),
         )
         with other:
-            self.courier = ItemCourier(
-                handle, deliver=self.delivered.append, allow=self.allowed.append
-            )
+            self.courier = ItemCourier(handle, self.sent.append)
         self.end.setblocking(False)
 
     def requested(self) -> int:
@@ -65,20 +62,20 @@ def test_items_are_forwarded_as_they_were_packed(link: Link) -> None:
     assert link.requested() == 2
     send_items(link.end, items(2))
     assert link.courier.forward()
-    assert [ticket for ticket, *_ in pickle.loads(link.delivered[0])] == [0, 1]
+    assert [ticket for ticket, *_ in pickle.loads(link.sent[0][1])] == [0, 1]
 
 
 def test_large_items_are_forwarded_unpacked(link: Link) -> None:
     large = [WorkItem(0, 0, bytes(10**5), 0, 0)]
     send_items(link.end, large)
     assert link.courier.forward()
-    ((ticket, epoch, payload, number),) = link.delivered[0]
+    ((ticket, epoch, payload, number),) = link.sent[0][1]
     assert (ticket, epoch, len(payload), number) == (0, 0, 10**5, 0)
 
 
 def test_the_end_is_forwarded(link: Link) -> None:
     link.end.send(REPLY.pack(b"E", 0))
-    assert link.courier.forward() and link.delivered == [0]
+    assert link.courier.forward() and link.sent == [(b"E", 0)]
     link.courier.returned(1)
     assert not link.requested()
 
@@ -92,7 +89,7 @@ def test_a_closed_dispatcher_ends_it(link: Link) -> None:
 def test_permits_are_forwarded() -> None:
     link = Link(dispatched=False)
     link.end.send(REPLY.pack(b"A", 3))
-    assert link.courier.forward() and link.allowed == [3]
+    assert link.courier.forward() and link.sent == [(b"A", 3)]
     link.courier.begin()
     assert not link.requested()
     link.close()

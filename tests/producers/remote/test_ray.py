@@ -19,7 +19,7 @@ import pytest
 
 from fastfeed import FeedRunner, MissingExtra, Remote, Worker
 from fastfeed.errors import OptionError, ProducerFailed
-from fastfeed.producers.remote import ray_actor
+from fastfeed.producers.remote import cluster
 from fastfeed.producers.remote.cluster import RayCluster
 
 ROOT = Path(__file__).parents[3]
@@ -35,12 +35,6 @@ def pids(runner: FeedRunner) -> list[int]:
     status = runner.status()
     assert status is not None
     return [w.pid for w in status.workers if w.pid and not w.ended]
-
-
-def all_pids(runner: FeedRunner) -> set[int]:
-    status = runner.status()
-    assert status is not None
-    return {w.pid for w in status.workers} - {0}
 
 
 def wait_until(condition: Any) -> None:
@@ -79,8 +73,8 @@ def test_killed_actors_are_replaced_and_nothing_is_lost(ray: Any) -> None:
 def test_a_silent_actor_is_lost_if_its_node_is_silent(
     ray: Any, monkeypatch: pytest.MonkeyPatch, *, reachable: bool
 ) -> None:
-    monkeypatch.setattr(ray_actor, "LOOK_S", 0.1)
-    monkeypatch.setattr(ray_actor, "CUT_OFF_S", 0.5)
+    monkeypatch.setattr(cluster, "LOOK_S", 0.1)
+    monkeypatch.setattr(cluster, "CUT_OFF_S", 0.5)
     looks, frozen = [], 0
 
     def answers(_: object, node: str) -> bool:
@@ -125,22 +119,6 @@ def test_an_error_names_the_node(ray: Any) -> None:
     with remote(broken) as runner, pytest.raises(ProducerFailed, match="broken there") as caught:
         list(runner)
     assert "on node" in str(caught.value)
-
-
-def test_ranks_share_their_producers_and_a_slow_one_holds_none_up(ray: Any) -> None:
-    """The namespace of the fixture makes them one job."""
-    options: dict[str, Any] = {"batch_size": 5, "seed": 1, "shuffle": True, "prefetch": 4}
-    ranks = [remote(RECORDS, shard=(rank, 2), **options) for rank in range(2)]
-    with ranks[0], ranks[1]:
-        first = next(iter(ranks[1])).tolist()  # and no more of it for now
-        quick = iter(ranks[0])
-        fast = next(quick).tolist()
-        wait_until(lambda: all(len(all_pids(rank)) == 2 for rank in ranks))
-        assert all_pids(ranks[0]) == all_pids(ranks[1])
-        fast += np.concatenate(list(quick)).tolist()
-        rest = itertools.chain.from_iterable(batch.tolist() for batch in ranks[1])
-        assert len(fast) == 100
-        assert set(fast).isdisjoint([*first, *rest])
 
 
 def test_a_producer_that_fits_nowhere_is_refused_with_what_is_free(ray: Any) -> None:

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 import fastfeed
 from fastfeed import FeedRunner, Pad, Remote
 from fastfeed.core.worker import Worker
-from fastfeed.errors import FeedError, OptionError, ProducerDied, ProducerFailed, StateError
+from fastfeed.errors import FeedError, OptionError, ProducerDied, ProducerFailed
 from fastfeed.producers.remote import fleet
-from fastfeed.producers.remote.actor import RemoteWorker
 from tests.helpers.local_cluster import LocalCluster
 
 Cluster = Callable[..., LocalCluster]
@@ -32,8 +31,8 @@ mixes = pytest.mark.parametrize("mix", MIXES, ids="{0[0]}+{0[1]}".format)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Have feeds use a LocalCluster with given losses; without any until it is called."""
 
-    def use(*losses: int, late: bool = False) -> LocalCluster:
-        found = LocalCluster(losses, late=late)
+    def use(*losses: int) -> LocalCluster:
+        found = LocalCluster(losses)
         monkeypatch.setattr(fleet, "RayCluster", lambda remote: found)
         return found
 
@@ -193,14 +192,6 @@ def test_a_state_goes_on_with_any_other_producers(
     assert got == want
 
 
-def test_a_stream_that_is_read_after_its_trainer_has_left_ends() -> None:
-    worker = RemoteWorker()
-    worker.attach("trainer", [], version=fastfeed.__version__, paths=())
-    worker.detach("trainer")
-    with pytest.raises(StateError, match="has not heard of this trainer"):
-        next(worker.run("trainer", 0))
-
-
 @mixes
 def test_a_validation_shares_the_workers(mix: tuple[int, int], cluster: Cluster) -> None:
     found = cluster()
@@ -244,20 +235,6 @@ def test_no_producer_is_put_on_a_node_that_does_not_answer(cluster: Cluster) -> 
     with remote(RECORDS, batch_size=10, on_worker_death="restart") as runner:
         assert len(list(runner)) == 12
     assert found.actors == 4 and set(found.places) <= {"here", None}
-
-
-def numbers(worker: Worker) -> Iterator[Any]:
-    yield from np.arange(12).reshape(6, 2)[worker.index :: worker.count]
-
-
-@pytest.mark.parametrize("source", [RECORDS[:12], numbers], ids=["items", "permits"])
-def test_calls_that_overtake_the_task_are_not_lost(source: Any, cluster: Cluster) -> None:
-    cluster(late=True)
-    with remote(RECORDS, batch_size=10) as runner:
-        validation = runner.also(source, **({} if source is numbers else {"batch_size": 2}))
-        for _ in range(2):
-            assert sorted(int(one) for batch in validation for one in batch) == list(range(12))
-        assert len(list(runner)) == 12
 
 
 @pytest.mark.parametrize(
@@ -309,12 +286,7 @@ def test_memory_that_holds_no_batch_is_refused() -> None:
 
 
 def test_nodes_with_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    attach = RemoteWorker.attach
-
-    def older(self: Any, *given: Any, version: str, paths: Any) -> Any:
-        return attach(self, *given, version="0.0.1", paths=paths)
-
-    monkeypatch.setattr(RemoteWorker, "attach", older)
+    monkeypatch.setattr(LocalCluster, "version", "0.0.1")
     with remote(RECORDS, batch_size=2) as runner, pytest.raises(OptionError) as caught:
         list(runner)
     assert "0.0.1" in str(caught.value) and fastfeed.__version__ in str(caught.value)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastfeed.probes.places import Place, Places, without_start
-from fastfeed.probes.thread_names import kernel_number
+from fastfeed.probes.procfs import kernel_number
 
 SAMPLES_PER_S = 50  # a start costs as much as 100 samples
 RECORD_S = 1  # whole seconds

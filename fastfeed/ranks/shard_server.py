@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fastfeed.core.shard_address import ShardAddress
@@ -54,16 +54,6 @@ class _Rank:
     waits_in: int | None = None  # the epoch of a claim that waits
 
 
-@dataclass
-class _Job:
-    """What the ranks have in common, from the first one on."""
-
-    of: dict[str, Any] = field(default_factory=dict)
-    ledger: ClaimLedger | None = None
-    resumed: bool = False
-    ranks: list[_Rank] = field(default_factory=list)
-
-
 class ShardServer:
     """Hands out the batches of each epoch to the ranks of a job, as they ask for them.
 
@@ -76,7 +66,11 @@ class ShardServer:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._token = secrets.token_hex(16)
-        self._job = _Job()
+        # What the ranks have in common, from the first one on.
+        self._of: dict[str, Any] = {}
+        self._ledger: ClaimLedger | None = None
+        self._resumed = False
+        self._ranks: list[_Rank] = []
         self._writers: set[asyncio.StreamWriter] = set()
         self._strangers: dict[asyncio.StreamWriter, None] = {}  # by age
         self._lock = threading.Lock()
@@ -99,16 +93,16 @@ class ShardServer:
     def report(self) -> JobReport:
         """Return what the ranks have done so far. Raise StateError before the first one."""
         with self._lock:
-            ledger = self._ledger()
-            ranks = tuple(RankReport(**vars(rank.report)) for rank in self._job.ranks)
+            ledger = self._begun()
+            ranks = tuple(RankReport(**vars(rank.report)) for rank in self._ranks)
             consumed = dict(sorted(ledger.consumed.items()))
-            return JobReport(self._job.of["batches"], ranks, consumed, ledger.given_again)
+            return JobReport(self._of["batches"], ranks, consumed, ledger.given_again)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every rank that joined has left or died; return False after `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: all(rank.report.state != "running" for rank in self._job.ranks), timeout_s
+                lambda: all(rank.report.state != "running" for rank in self._ranks), timeout_s
             )
 
     def close(self) -> None:
@@ -134,7 +128,7 @@ class ShardServer:
     def _beat(self) -> None:
         """Show the ranks that wait for others that this server is alive."""
         with self._lock:
-            for rank in self._job.ranks:
+            for rank in self._ranks:
                 if rank.waits_in is not None:
                     rank.send(WAIT)
         self._loop.call_later(HEARTBEAT_S, self._beat)
@@ -147,12 +141,12 @@ class ShardServer:
         conversations = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*conversations, return_exceptions=True)
 
-    def _ledger(self) -> ClaimLedger:
-        if self._job.ledger is None:
+    def _begun(self) -> ClaimLedger:
+        if self._ledger is None:
             raise StateError(
                 "no rank has joined this ShardServer: start the ranks with shard=server.address"
             )
-        return self._job.ledger
+        return self._ledger
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tune(writer.get_extra_info("socket"))
@@ -198,9 +192,9 @@ class ShardServer:
             if refusal:
                 send({"error": refusal})
                 return
-            report = RankReport(len(self._job.ranks), str(hello["name"]))
+            report = RankReport(len(self._ranks), str(hello["name"]))
             rank = _Rank(report, send)
-            self._job.ranks.append(rank)
+            self._ranks.append(rank)
         send({"rank": report.rank})
         try:
             while line := await reader.readline():
@@ -213,19 +207,19 @@ class ShardServer:
 
     def _refusal(self, hello: dict[str, Any]) -> str:
         """Begin the job with its first rank. Return why a later one cannot take part, or nothing"""
-        job, of, state = self._job, hello["job"], hello["state"]
-        if job.ledger is None:
-            job.of, job.resumed = of, state is not None
-            job.ledger = ClaimLedger(of["batches"], run=of["run"], state=state)
+        of, state = hello["job"], hello["state"]
+        if self._ledger is None:
+            self._of, self._resumed = of, state is not None
+            self._ledger = ClaimLedger(of["batches"], run=of["run"], state=state)
             return ""
         differences = [
-            f"{name} is {job.of.get(name)!r} there and {of.get(name)!r} here"
-            for name in sorted({*job.of, *of})
-            if job.of.get(name) != of.get(name)
+            f"{name} is {self._of.get(name)!r} there and {of.get(name)!r} here"
+            for name in sorted({*self._of, *of})
+            if self._of.get(name) != of.get(name)
         ]
         if differences:
             return f"the ranks of a job must agree: {'; '.join(differences)}"
-        if state is not None and not job.resumed:
+        if state is not None and not self._resumed:
             return (
                 "the job has begun without a state: restore() the state in every rank, with a new "
                 "ShardServer"
@@ -234,7 +228,7 @@ class ShardServer:
 
     def _answer(self, rank: _Rank, message: dict[str, Any]) -> None:
         if "done" in message:
-            rank.report.consumed += self._ledger().consume(rank.report.rank, message["done"])
+            rank.report.consumed += self._begun().consume(rank.report.rank, message["done"])
             self._wake()
         elif "claim" in message:
             rank.waits_in = int(message["claim"])
@@ -246,24 +240,24 @@ class ShardServer:
 
     def _state(self, number: int, done: list[int]) -> dict[str, Any]:
         with self._lock:
-            self._job.ranks[number].report.consumed += self._ledger().consume(number, done)
+            self._ranks[number].report.consumed += self._begun().consume(number, done)
             self._wake()
-            return {"state": self._ledger().state()}
+            return {"state": self._begun().state()}
 
     def _leave(self, rank: _Rank) -> None:
         rank.waits_in = None
         if rank.report.state == "running":
             rank.report.state = "died"
-        self._ledger().leave(rank.report.rank)
+        self._begun().leave(rank.report.rank)
         self._changed.notify_all()
         self._wake()
 
     def _wake(self) -> None:
         """Answer the claims that need not wait any more."""
-        for rank in self._job.ranks:
+        for rank in self._ranks:
             if rank.waits_in is None:
                 continue
-            found = self._ledger().claim(rank.report.rank, rank.waits_in)
+            found = self._begun().claim(rank.report.rank, rank.waits_in)
             if found is ClaimAnswer.WAIT:
                 continue
             rank.waits_in = None

@@ -43,9 +43,6 @@ from fastfeed.probes import (
 from fastfeed.probes import (
     pyspy_helper as spy_helper,
 )
-from fastfeed.probes import (
-    thread_names as names,
-)
 from fastfeed.probes.places import Place, Places
 from fastfeed.probes.procfs import Counters, DescriptorReader
 from fastfeed.probes.pyspy import (
@@ -369,13 +366,13 @@ def test_the_kernel_s_number_of_a_thread_that_only_the_c_library_knows() -> None
 
     def tell() -> None:
         found.append(
-            (threading.get_native_id(), names.kernel_number(os.getpid(), threading.get_ident()))
+            (threading.get_native_id(), procfs.kernel_number(os.getpid(), threading.get_ident()))
         )
 
     thread = threading.Thread(target=tell)
     thread.start()
     thread.join()
     assert found[0][0] == found[0][1]
-    assert names.kernel_number(os.getpid(), 4711) == 4711, "py-spy knows it"
-    assert names.kernel_number(os.getpid(), 2**40) == 2**40, "nothing is there"
-    assert names.kernel_number(2**22 - 1, 2**40) == 2**40, "nor that process"
+    assert procfs.kernel_number(os.getpid(), 4711) == 4711, "py-spy knows it"
+    assert procfs.kernel_number(os.getpid(), 2**40) == 2**40, "nothing is there"
+    assert procfs.kernel_number(2**22 - 1, 2**40) == 2**40, "nor that process"

@@ -28,7 +28,6 @@ from fastfeed.probes.machine_log import Machine, MachineLog
 from fastfeed.probes.places import Places
 from fastfeed.probes.procfs import DescriptorReader
 from fastfeed.probes.pyspy import PySpy, StackSamples
-from fastfeed.probes.thread_names import ThreadNames
 from fastfeed.steps.timeline import Loop, Step, Timeline
 
 INTERVAL_S, MAX_INTERVAL_S = 0.02, 0.25  # between two samples
@@ -62,9 +61,8 @@ class Sampler:
     def __init__(self, loop: int | None = None, *, program: str | None = None) -> None:
         self.loop = loop or threading.main_thread().ident or 0
         self._reader = DescriptorReader()
-        self._names = ThreadNames()
         self._places = Places()
-        self._threads = Threads(self._reader, self._names)
+        self._threads = Threads(self._reader)
         self._children = Children(self._reader)
         self._machine = MachineLog()
         self._gpus = GpuSampler()
@@ -297,7 +295,7 @@ class Sampler:
                 self._refresh()
 
     def _attribution(self) -> AttributionContext:
-        threads, tid = self._threads, self._names.tid(self.loop)
+        threads, tid = self._threads, procfs.tid_of(self.loop)
         holders = self._spy.holders.get(os.getpid(), StackSamples())
         log = threads.logs.get(tid)
         queued_share = 0.0
@@ -354,7 +352,7 @@ class Sampler:
 
     def _take_sample(self, now_s: float, times: int, *, late_s: float, queued_s: float) -> None:
         self._delays.append(max(late_s, 0.0))
-        self._threads.exclude(map(self._names.tid, set(self._ours)))
+        self._threads.exclude(map(procfs.tid_of, set(self._ours)))
         self._threads.sample(now_s, times, late_s=late_s, queued_s=queued_s)
         self._children.sample()
         if now_s - self._searched_s > self._pause_s:

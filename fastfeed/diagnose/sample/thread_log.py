@@ -13,7 +13,6 @@ from typing import NamedTuple
 from fastfeed.probes import lock, procfs
 from fastfeed.probes.places import Spot
 from fastfeed.probes.procfs import Counters, DescriptorReader, ThreadFiles
-from fastfeed.probes.thread_names import ThreadNames
 
 TRACE_LENGTH = 50_000  # samples of the loop's thread that are kept in order
 MAX_STACK_FRAMES = 200  # of one stack
@@ -155,9 +154,8 @@ class ObservedThread(NamedTuple):
 class Threads:
     """All threads of this process except those of the diagnosis."""
 
-    def __init__(self, reader: DescriptorReader, names: ThreadNames) -> None:
+    def __init__(self, reader: DescriptorReader) -> None:
         self._reader = reader
-        self._names = names
         self.loop = 0  # ident of the loop's thread
         self.logs: dict[int, ThreadLog] = {}
         self.ours: set[int] = {0}  # tids of the diagnosis
@@ -226,7 +224,7 @@ class Threads:
         self.computed += computes * times
         observed: list[ObservedThread] = []
         for ident, frame in frames.items():
-            tid = self._names.tid(ident)
+            tid = procfs.tid_of(ident)
             if tid not in self.ours:
                 log = self._log(tid, ident)
                 observed.append(self._observe(log, frame, stack=stacks[ident], late=late))
@@ -257,7 +255,7 @@ class Threads:
             log = self.logs[tid] = ThreadLog(tid, "")
             log.count(self._reader)  # all that it has used falls into the observed time
         if not log.ident:
-            log.identify(ident, self._names.name(ident))
+            log.identify(ident, procfs.thread_name(ident))
         return log
 
     def _observe(

@@ -66,11 +66,6 @@ class ItemCourier:
         self._rate = 0.0  # items per second
         self._last_s = time.perf_counter()
 
-    def begin(self) -> None:
-        """Request the first items."""
-        with self._lock:
-            self._request()
-
     def forward(self) -> bool:
         """Forward what the dispatcher has sent. Return False if its end is closed."""
         try:
@@ -100,7 +95,7 @@ class ItemCourier:
         return True
 
     def returned(self, items: int) -> None:
-        """Note that so many items are back, and request others."""
+        """Note that so many items are back, 0 at first, and request others."""
         now = time.perf_counter()
         with self._lock:
             self._outstanding -= items
@@ -180,7 +175,7 @@ class Relay:
     def _run(self) -> None:
         reason = ""
         try:
-            self.courier.begin()
+            self.courier.returned(0)
             for group in self._groups:
                 if not self._deliver(group):
                     break

@@ -26,7 +26,6 @@ from fastfeed.diagnose.sample.sampler import Sampler
 from fastfeed.diagnose.sample.thread_log import ThreadLog, Threads
 from fastfeed.probes import family, procfs
 from fastfeed.probes import pyspy as spy
-from fastfeed.probes.thread_names import ThreadNames
 from fastfeed.steps.timeline import Timeline
 from tests.helpers.dying import until
 
@@ -250,7 +249,7 @@ def test_a_call_belongs_to_its_stack(moves_on: bool, monkeypatch: pytest.MonkeyP
 
     thread = threading.Thread(target=work, name="moves on")
     thread.start()
-    threads = Threads(procfs.DescriptorReader(), ThreadNames())
+    threads = Threads(procfs.DescriptorReader())
     try:
         polls: list[bool] = []
 

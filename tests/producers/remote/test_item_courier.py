@@ -58,7 +58,7 @@ def items(count: int, first: int = 0) -> list[WorkItem]:
 
 
 def test_items_are_forwarded_as_they_were_packed(link: Link) -> None:
-    link.courier.begin()
+    link.courier.returned(0)
     assert link.requested() == 2
     send_items(link.end, items(2))
     assert link.courier.forward()
@@ -83,14 +83,14 @@ def test_the_end_is_forwarded(link: Link) -> None:
 def test_a_closed_dispatcher_ends_it(link: Link) -> None:
     link.end.close()
     assert not link.courier.forward()
-    link.courier.begin()  # nobody hears it
+    link.courier.returned(0)  # nobody hears it
 
 
 def test_permits_are_forwarded() -> None:
     link = Link(dispatched=False)
     link.end.send(REPLY.pack(b"A", 3))
     assert link.courier.forward() and link.sent == [(b"A", 3)]
-    link.courier.begin()
+    link.courier.returned(0)
     assert not link.requested()
     link.close()
 
@@ -98,7 +98,7 @@ def test_permits_are_forwarded() -> None:
 @given(st.lists(st.integers(0, 8), max_size=30))
 def test_one_request_at_a_time_and_never_too_many(returns: list[int]) -> None:
     link = Link()
-    link.courier.begin()
+    link.courier.returned(0)
     ticket = outstanding = 0
     wanted = link.requested()
     for number in returns:

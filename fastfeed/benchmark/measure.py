@@ -3,10 +3,8 @@ the workload of the model that the last two describe."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,10 +24,9 @@ from fastfeed.model.workload import (
     rows_of,
 )
 from fastfeed.probes.gpu import GpuMeter
+from fastfeed.probes.lock import LATE_S, LockProbe
 
-# period of the GIL probe; a lag of more than LAG_S means that the lock was held
-PROBE_S = 0.005
-LAG_S = 0.001
+PROBE_S = 0.005  # period of the probe for the interpreter lock
 STEP_WARMUP, STOCK_STEPS = 40, 10
 WARMUP_S = 5.0
 
@@ -146,22 +143,28 @@ def measure_producer(source: Any, *, seconds: float) -> tuple[Any, ProducerCost]
             "the workload's iterator ended before its first batch: needed an endless or a long one"
         )
     clocks = [(time.perf_counter(), time.thread_time())]
-    with _gil_probe() as lags:
+    probe = LockProbe(pause_s=PROBE_S)
+    probe.thread.start()
+    try:
         end = clocks[0][0] + seconds
         while clocks[-1][0] < end and next(stream, None) is not None:
             clocks.append((time.perf_counter(), time.thread_time()))
+    finally:
+        probe.stop()
+        probe.thread.join()
     close = getattr(stream, "close", None)
     if close is not None:
         close()
     times = np.maximum(np.diff(clocks, axis=0), 0.0)
     count = max(1, len(times))
     wall_s, cpu_s = max(float(times[:, 0].sum()), 1e-9), float(times[:, 1].sum())
-    late = np.array(lags)[np.array(lags) > LAG_S] if lags else np.zeros(0)
-    held = len(late) / max(1, len(lags))
+    late = [delay_s for delay_s in probe.delays_s if delay_s > LATE_S]
+    looks = max(1, len(probe.delays_s))
+    held = len(late) / looks
     # A lock that is held now and then cannot slow the trainer more than the CPU time that the
     # producer takes.
     gil_s = min(held * wall_s, cpu_s) / count
-    gil_wait_s = float(late.sum()) / max(1, len(lags))
+    gil_wait_s = sum(late) / looks
     rows = tuple((float(wall), float(cpu)) for wall, cpu in times)
     return batch, ProducerCost(wall_s / count, cpu_s / count, gil_s, gil_wait_s, rows)
 
@@ -207,24 +210,3 @@ def _warm_up(loop: TrainingLoop) -> None:
             loop.step()
         before, stock, steps = stock, loop.stock(), STOCK_STEPS
         falling = stock < before
-
-
-@contextmanager
-def _gil_probe() -> Iterator[list[float]]:
-    """Yield the delays of probes for the interpreter lock, in seconds."""
-    lags: list[float] = []
-    over = threading.Event()
-
-    def probe() -> None:
-        while not over.is_set():
-            start = time.perf_counter()
-            time.sleep(PROBE_S)
-            lags.append(time.perf_counter() - start - PROBE_S)
-
-    thread = threading.Thread(target=probe, daemon=True)
-    thread.start()
-    try:
-        yield lags
-    finally:
-        over.set()
-        thread.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -45,9 +46,9 @@ class LockDelay:
 
 
 class LockProbe:
-    """A thread that measures its delay, again and again, until it has done so `times` times."""
+    """A thread that measures its delay, again and again: `times` times, or until `stop`."""
 
-    def __init__(self, *, pause_s: float, times: int) -> None:
+    def __init__(self, *, pause_s: float, times: int = sys.maxsize) -> None:
         self.delays_s: list[float] = []
         self._pause_s = pause_s
         self._times = times

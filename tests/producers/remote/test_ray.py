@@ -85,11 +85,13 @@ def test_a_silent_actor_is_lost_if_its_node_is_silent(
 
     monkeypatch.setattr(RayCluster, "answers", answers)
     got = []
-    with remote(RECORDS, batch_size=4, transform=slow, on_worker_death="restart") as runner:
+    with remote(
+        RECORDS, batch_size=4, transform=slow, prefetch=4, on_worker_death="restart"
+    ) as runner:
         for number, batch in enumerate(runner):
             got += batch[0].tolist()
             if number == 10:
-                wait_until(lambda: pids(runner))
+                wait_until(lambda: len(pids(runner)) == 2)
                 looks.clear()
                 frozen = pids(runner)[0]
                 os.kill(frozen, signal.SIGSTOP)

@@ -9,7 +9,7 @@ import math
 import time
 import weakref
 from collections import Counter, deque
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, NamedTuple, Protocol
 
 from fastfeed.core import status
@@ -106,7 +106,7 @@ class WatchedRunner:
         self.stream = weakref.ref(stream)
         self.number = number
         self.target = target
-        self.options = _changed_options(stream.options)
+        self.options = " ".join(_changed_options(stream.options))
         self._feed: weakref.ref[Feed] | None = None
         self._past: deque[tuple[float, Snapshot]] = deque()
         self._workers: dict[int, WorkerStatus] = {}
@@ -261,10 +261,10 @@ def _rates(seconds: float, recent: Snapshot | None) -> dict[str, Any]:
     }
 
 
-def _changed_options(options: FeedOptions) -> str:
-    """Return the options that differ from their defaults, as "threads=2 order=any"."""
-    values = ((field, getattr(options, field.name)) for field in fields(FeedOptions))
-    return " ".join(f"{f.name}={_plain(v)}" for f, v in values if v is not f.default)
+def _changed_options(options: Any) -> list[str]:
+    """Return the options that differ from their defaults, as ["threads=2", "order=any"]."""
+    values = ((field, getattr(options, field.name)) for field in fields(options))
+    return [f"{f.name}={_plain(v)}" for f, v in values if v is not f.default]
 
 
 def _plain(value: Any) -> int | float | str:
@@ -274,8 +274,11 @@ def _plain(value: Any) -> int | float | str:
     """
     if isinstance(value, (int, float, str)) and value == value:
         return value
+    kind = type(value)
+    if is_dataclass(value) and kind.__module__.startswith("fastfeed.options"):
+        return f"{kind.__qualname__}({', '.join(_changed_options(value))})"
     is_short = isinstance(value, dict) or (isinstance(value, (tuple, list)) and len(value) < 4)
     is_short = is_short and all(isinstance(v, (int, float, str)) for v in value)
     if is_short or isinstance(value, (Pad, Remote, Shard, Skip)):
         return repr(value)
-    return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return str(getattr(value, "__qualname__", kind.__qualname__))

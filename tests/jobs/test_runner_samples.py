@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, Skip
 from fastfeed.core import status
 from fastfeed.jobs.runner_samples import Sighting, WatchedRunner
 from tests.helpers.dying import until
@@ -147,3 +147,24 @@ def test_a_status_keeps_no_runner_alive() -> None:
         assert gone() is None and watched.look() is None
     finally:
         gc.enable()
+
+
+def test_options_are_told_without_calling_a_repr() -> None:
+    class Loud:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, i: int) -> Any:
+            return np.ones(3)
+
+        def __call__(self, batch: Any) -> Any:
+            return batch
+
+        def __repr__(self) -> str:
+            raise AssertionError
+
+    options = {"batch_size": 2, "shard": (0, 2), "on_error": Skip(limit=3), "transform": Loud()}
+    with FeedRunner(Loud(), **options) as runner:
+        told = WatchedRunner(runner._stream, 0).options
+    for words in ("batch_size=2", "shard=Shard(rank=0, world=2)", "Skip(limit=3)", "transform="):
+        assert words in told

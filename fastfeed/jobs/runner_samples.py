@@ -275,7 +275,7 @@ def _plain(value: Any) -> int | float | str:
     if isinstance(value, (int, float, str)) and value == value:
         return value
     kind = type(value)
-    if is_dataclass(value) and kind.__module__.startswith("fastfeed.options"):
+    if is_dataclass(value) and kind.__module__.startswith("fastfeed."):
         return f"{kind.__qualname__}({', '.join(_changed_options(value))})"
     is_short = isinstance(value, dict) or (isinstance(value, (tuple, list)) and len(value) < 4)
     is_short = is_short and all(isinstance(v, (int, float, str)) for v in value)

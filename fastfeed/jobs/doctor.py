@@ -29,6 +29,7 @@ PACKAGES = (
     ("DALI", ("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "dali", "augment="),
     ("matplotlib", ("matplotlib",), "plot", "plots of fastfeed bench"),
     ("TensorBoard", ("tensorboard",), "tensorboard", "metrics="),
+    ("Prometheus", ("prometheus-client",), "metrics", "metrics="),
 )
 
 

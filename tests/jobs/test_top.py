@@ -82,14 +82,13 @@ def test_a_black_box_at_a_path_of_its_own(
     with FeedRunner(ones) as runner:
         next(iter(runner))
         out = console()
-        monkeypatch.setattr(top.time, "sleep", lambda _: None)
         until_sampled(tmp_path / "flight")
         view(os.getpid(), console=out)
         assert "runner 0 runs" in text_of(out)
 
 
 def until_sampled(path: Path) -> None:
-    until(lambda: b"RunnerSample" in path.read_bytes(), "a sample")
+    until(lambda: path.exists() and b"RunnerSample" in path.read_bytes(), "a sample")
 
 
 def test_several_jobs_are_listed(folder: Path) -> None:

@@ -65,15 +65,13 @@ BAD_INPUT = (
     (["--consumer", "tpu"], "mnist-keras"),
     (["--data", "/does/not/exist"], "does not exist"),
     (["--threads", "1", *QUICK[:2], "--workload", "string:capwords"], "it requires s."),
-    (["--baseline", "--consumer", "none"], "--consumer mnist"),
-    (["--baseline", "--processes", "1,2"], "with 0 among"),
     (["--nonsense"], "--nonsense"),
     (["--workload", "train.py"], "fastfeed diagnose -- train.py"),
     (["--workload", "sleep:0.05"], "write 50ms, 0.05s"),
     (["--augment-on", "producers"], "--augment-on alone would be ignored"),
     (["--steps", "5", "--seconds", "1"], "--seconds beside --steps would be ignored"),
     (["--data", "x", "--workload", "string:capwords"], "--data names the MNIST of"),
-    (["--augment", "standard", "--baseline"], "--baseline beside --augment would be ignored"),
+    (["--augment", "standard", "--data", "x"], "--data beside --augment would be ignored"),
 )
 
 

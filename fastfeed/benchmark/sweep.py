@@ -18,7 +18,7 @@ from fastfeed.benchmark.measure import (
     measure_step,
     profile_of,
 )
-from fastfeed.benchmark.workloads import NamedSource
+from fastfeed.benchmark.workloads import BY_PRODUCERS, NamedSource
 from fastfeed.core.unix import usable_cores
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import LivePoint, Prediction, predict
@@ -136,8 +136,9 @@ def run_sweep(
     workload: NamedSource, consumer: Consumer, *, plan: SweepPlan, progress: Progress
 ) -> Sweep:
     """Measure everything in the plan. Raise what the workload or the consumer raises."""
+    feeds = workload.feeds or {BY_PRODUCERS: (workload.source, {})}
     windows: dict[tuple[str, Producers], list[Window]] = {
-        (kind, producers): [] for kind in workload.kinds for producers in plan.grid
+        (kind, producers): [] for kind in feeds for producers in plan.grid
     }
     live = plan.live if consumer.burns_cpu else ()
     meter = Meter(progress, 3 + len(windows) * plan.repeats + len(live))
@@ -156,7 +157,7 @@ def run_sweep(
     profile = profile_of(producer, step, cores=usable_cores(), live=points)
     for repeat in range(plan.repeats):
         for (kind, producers), measured in windows.items():
-            source, options = workload.kinds[kind]
+            source, options = feeds[kind]
             with (
                 meter.part(f"{kind}, {producers}, run {repeat + 1} of {plan.repeats}"),
                 consumer.loop(

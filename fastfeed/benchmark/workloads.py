@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -39,19 +39,14 @@ class NamedSource:
     """A named workload: `source` is the iterator of one producer, `data` a sentence about its
     data.
 
-    `feeds` are the kinds of feeds to measure, each with a source and options of FeedRunner, if
-    they are others than `source` alone.
+    `feeds` are the kinds of feeds to measure, each with a source and options of FeedRunner; empty
+    for a single one of `source`.
     """
 
     name: str
     source: Callable[..., Iterator[Any]]
     data: str
-    feeds: Mapping[str, tuple[Any, Mapping[str, Any]]] | None = None
-
-    @property
-    def kinds(self) -> Mapping[str, tuple[Any, Mapping[str, Any]]]:
-        """`feeds`, or the only one."""
-        return self.feeds or {BY_PRODUCERS: (self.source, {})}
+    feeds: Mapping[str, tuple[Any, Mapping[str, Any]]] = field(default_factory=dict)
 
 
 def workload_from(

@@ -263,7 +263,7 @@ def iterations(trial: Trial) -> None:
     with trial.runner(records, batch_size=BATCH_RECORDS, memory=RING_MEMORY) as runner:
         sink = trial.open(runner)
         trial.begin("once")
-        kept = _first_iteration(trial, sink, records)
+        kept = _first_iteration(trial, sink, records=records)
         if trial.traits.again:
             trial.begin("early break")
             first = [n for e in trial.take(iter(sink), BREAK_AFTER) for n in e.ids]
@@ -285,7 +285,7 @@ def iterations(trial: Trial) -> None:
 
 
 def _first_iteration(
-    trial: Trial, sink: Iterable[Any], records: NumberedRecords
+    trial: Trial, sink: Iterable[Any], *, records: NumberedRecords
 ) -> list[tuple[Any, ReceivedElement]]:
     """Judge an iteration in full; return some of its elements, with copies of them."""
     elements: list[ReceivedElement] = []
@@ -414,7 +414,7 @@ def _pace(
     wrong = ""
     for number in range(FAST_BATCHES):
         gate.permit(min(number, 1))
-        wrong = wrong or _wrong_next(trial, iterator, number)
+        wrong = wrong or _wrong_next(trial, iterator, wanted=number)
     trial.judge("fast consumer", wrong)
     if wrong:  # the sink is at the wrong element, and a wait for the lost ones would never end
         return
@@ -429,14 +429,14 @@ def _pace(
         wrong = f"element {before.number} came instead of {FAST_BATCHES}"
     del element
     for number in range(FAST_BATCHES + 1, FAST_BATCHES + SLOW_BATCHES):
-        wrong = wrong or _wrong_next(trial, iterator, number)
+        wrong = wrong or _wrong_next(trial, iterator, wanted=number)
     trial.judge("slow consumer", wrong)
     if not wrong:
         trial.begin("stop")
         trial.judge("stop", _wrong_stop(trial, iterator, gate=gate, runner=runner))
 
 
-def _wrong_next(trial: Trial, iterator: Iterator[Any], wanted: int) -> str:
+def _wrong_next(trial: Trial, iterator: Iterator[Any], *, wanted: int) -> str:
     """Take an element; describe it if it is another one."""
     found = trial.take(iterator, 1)
     if not found:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed import OptionError, Shuffle, StateError
+from fastfeed import Shuffle, StateError
 from fastfeed.core.batch import Batch, nbytes_of
 from fastfeed.core.collate import ALIGN
 from fastfeed.engine.shuffle_pool import ShufflePool
@@ -163,30 +163,6 @@ def test_leaves_of_a_record_stay_together(kind: str) -> None:
     for batch in found:
         for leaf, expected in zip(batch.leaves, KINDS[kind](ids(batch)), strict=True):
             assert leaf.tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("ready", [[], [True] * 9])
-def test_padded_records_come_whole(ready: list[bool]) -> None:
-    pool = pool_of(Shuffle(30, 8), batch_size=4, at_once=1, last_batch="keep", seed=1, pad=-1)
-    found = flat(all_of(pool, Source(50, [7], kind="ragged"), ready))
-    assert sorted(i for batch in found for i in ids(batch)) == list(range(50))
-    for batch in filter(None, found):
-        for record, i in zip(batch.leaves[1].tolist(), ids(batch), strict=True):
-            assert [value for value in record if value != -1] == [i] * (i % 5 + 1)
-
-
-def test_a_batch_that_never_fits_is_refused() -> None:
-    with pytest.raises(
-        OptionError, match="capacity must be >= min_after_dequeue \\+ batch_size = 12"
-    ):
-        pool_of(Shuffle(10, 8), batch_size=4, at_once=1, last_batch="keep", seed=1)
-
-
-def test_a_draw_from_too_little_is_refused() -> None:
-    pool = pool_of(Shuffle(40, 8), batch_size=4, at_once=1, last_batch="keep", seed=1)
-    Source(100, [5]).push(pool)
-    with pytest.raises(StateError, match="from 5 records where 12 are needed"):
-        drawn(pool)
 
 
 def test_what_is_being_copied_is_not_written_over() -> None:

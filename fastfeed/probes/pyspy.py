@@ -212,14 +212,6 @@ def find() -> str:
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
 
 
-def run_dump(program: str, pid: int, *options: str) -> subprocess.CompletedProcess[str]:
-    """Have py-spy write down the threads of a process. Raise OSError and SubprocessError."""
-    command = [program, "dump", "--pid", str(pid), *options]
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DUMP_S
-    )
-
-
 def dump(pid: int) -> list[str]:
     """Return the stack of the first thread of a process, or [] if py-spy fails.
 
@@ -228,8 +220,10 @@ def dump(pid: int) -> list[str]:
     program = find()
     if not program:
         return []
+    command = [program, "dump", "--pid", str(pid), "--nonblocking"]
+    null = subprocess.DEVNULL
     try:
-        done = run_dump(program, pid, "--nonblocking")
+        done = subprocess.run(command, stdin=null, capture_output=True, text=True, timeout=DUMP_S)
     except (OSError, subprocess.SubprocessError):
         return []
     _, _, thread = done.stdout.partition("\nThread ")

@@ -250,14 +250,10 @@ class Graph:
         )
 
     def blur(self, node: Node, *, op: GaussianBlur, at: slice) -> Node:
-        """Add GaussianBlur. A window of one pixel leaves the image unchanged, for any sigma."""
-
-        def sigmas(plan: Array) -> Array:
-            sigma = plan[:, at.start].astype(np.float32)
-            return np.where(sigma > 0, sigma, np.float32(1))
-
+        """Add GaussianBlur."""
+        sigma = self.columns(at.start, at.start + 1, dtype=np.float32)
         window = self.columns(at.start + 1, at.stop, dtype=np.int32)
-        return fn.gaussian_blur(node, sigma=self.numbers(sigmas), window_size=window)
+        return fn.gaussian_blur(node, sigma=sigma, window_size=window)
 
     def erase(self, node: Node, *, op: Erase, at: slice) -> Node:
         """Add Erase."""

@@ -48,10 +48,8 @@ FLOAT32 = np.dtype(np.float32)
 
 
 class PendingRecord(NamedTuple):
-    """A record whose `images` (numbers of leaves) are still pixels.
-
-    Their values are written into the memory of the batch, as `blanks` describe.
-    """
+    """A record whose `images` (numbers of leaves) are still pixels. Their values are written into
+    the memory of the batch, as `blanks` describe."""
 
     structure: Structure
     leaves: list[Any]

@@ -328,7 +328,7 @@ class GaussianBlur(Operation):
         """Draw sigma; the window reaches three sigmas to both sides."""
         sigma = drawn(self.sigma, draws)
         if draws.next() >= self.p or sigma <= 0:
-            return (0.0, 1.0), size
+            return (1.0, 1.0), size
         return (sigma, 2 * math.ceil(BLUR_RADIUS_SIGMAS * sigma) + 1), size
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fastfeed.augment.operations import OPERATIONS, TONES, Colour, Operation, Size
-from fastfeed.augment.parameters import Draws, key_of
+from fastfeed.augment.parameters import Draws, key_of, one_of
 from fastfeed.core.structure import Structure, describe, paths_of, rebuild
 from fastfeed.errors import OptionError, SpecError
 
@@ -60,11 +60,8 @@ class Augment:
                 "Augment([Flip()])"
             )
         object.__setattr__(self, "operations", tuple(self.operations))
-        if self.draws not in ("same", "own"):
-            raise OptionError(f'Augment(draws={self.draws!r}): must be "same" or "own"')
-        if self.on not in EXECUTORS:
-            names = ", ".join(map(repr, EXECUTORS))
-            raise OptionError(f"Augment(on={self.on!r}): must be one of {names}")
+        one_of("same", "own")("Augment(draws", self.draws)
+        one_of(*EXECUTORS)("Augment(on", self.on)
         for op in self.operations:
             if type(op) not in OPERATIONS:
                 raise OptionError(

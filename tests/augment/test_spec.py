@@ -223,7 +223,7 @@ def toned(colour: Any, tone: Any) -> Any:
         (lambda: A.Augment(["flip"]), "'flip' is no operation: must be one of fastfeed.augment"),
         (
             lambda: A.Augment([A.Flip()], draws="each"),
-            'Augment(draws=\'each\'): must be "same" or "own"',
+            "Augment(draws='each'): must be one of 'same', 'own'",
         ),
         (
             lambda: A.Augment([A.Flip(), A.Decode()]),

@@ -171,8 +171,8 @@ def _png(data: Bytes) -> ImageHeader:
 
 
 def _turned(header: ImageHeader, orientation: int) -> ImageHeader:
-    turned = orientation > 4
-    return header._replace(height=header.width, width=header.height) if turned else header
+    high, wide, *rest = header
+    return ImageHeader(wide, high, *rest) if orientation > 4 else header
 
 
 def _orientation(block: Bytes) -> int:

@@ -172,7 +172,7 @@ def _png(data: Bytes) -> ImageHeader:
 
 def _turned(header: ImageHeader, orientation: int) -> ImageHeader:
     high, wide, *rest = header
-    return ImageHeader(wide, high, *rest) if orientation > 4 else header
+    return ImageHeader(wide, high, *rest) if orientation > 4 else header  # type: ignore[arg-type]
 
 
 def _orientation(block: Bytes) -> int:

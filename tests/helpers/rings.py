@@ -52,7 +52,7 @@ class Ring:
         stop, self._say_stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         channels = WorkerChannels(Descriptor(tokens), Descriptor(stop), Shipment(os.dup(stop), 0))
         self.handle = WorkerHandle(task, self._released, channels=channels)
-        spawn(self, 0, [self.handle])  # type: ignore[arg-type]
+        spawn(self, [self.handle], number=0)  # type: ignore[arg-type]
         self._own = [self._tokens, self._say_stop]
         channels.shipment.close()
         given = dict(zip(DESCRIPTORS, self._given, strict=True))

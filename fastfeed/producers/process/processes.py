@@ -403,7 +403,7 @@ class ProcessProducers(WorkerGroup):
             if not expected and handle.page.last_words:  # it could not send them
                 self._reorder.fail(handle.last_error(), None)
             elif not expected:
-                successor = self._replace(handle, status, beside=beside)
+                successor = self._succeed(handle, status, beside=beside)
             if successor is None and dispatcher is not None:
                 if expected and dispatcher.is_retired(handle.task.number):
                     self._leave(handle)

@@ -10,14 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from fastfeed.producers.process.forkserver import ForkServer, WorkerEvent
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.ring.memory import CLOSED, Descriptor, notify
-
-if TYPE_CHECKING:
-    from fastfeed.producers.process.processes import ProcessProducers
 
 Group = Sequence[WorkerHandle]  # of one process: a handle for each feed that shares it
 # Time that a producer's own code has to return after a stop; then its process is killed.
@@ -165,7 +162,7 @@ class Supervisor(WorkerLauncher):
             self._alive[self._started] = group
             # the next event reports a server that is gone
             with contextlib.suppress(ConnectionError):
-                spawn(server, self._started, group)
+                spawn(server, group, number=self._started)
             self._started += 1
         return started
 
@@ -198,7 +195,7 @@ class Supervisor(WorkerLauncher):
             self._handle_exit(number, signal.SIGKILL)
 
 
-def spawn(server: ForkServer, number: int, group: Group) -> None:
+def spawn(server: ForkServer, group: Group, *, number: int) -> None:
     """Request the start of a process. The worker's ends of the channels are its alone
     afterwards."""
     tasks = [handle.task.message() for handle in group]
@@ -220,7 +217,7 @@ class SharedWorkers:
 
     def __init__(self) -> None:
         self._led = False
-        self._members: list[ProcessProducers] = []
+        self._members: list[Any] = []  # the ProcessProducers of each feed
         self._supervisor: WorkerLauncher | None = None
         self._fleet: WorkerLauncher | None = None
         self._serving = 0  # launchers that may start other workers
@@ -230,7 +227,7 @@ class SharedWorkers:
         first, self._led = not self._led, True
         return first
 
-    def add(self, member: ProcessProducers) -> None:
+    def add(self, member: Any) -> None:
         """Have the workers produce the batches of `member`, too."""
         self._members.append(member)
 

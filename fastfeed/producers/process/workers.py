@@ -265,7 +265,7 @@ class WorkerGroup:
         for _ in refs:  # only now: an exception of a signal handler must not lose them
             self._released.popleft()
 
-    def _replace(self, handle: WorkerHandle, status: int, *, beside: bool) -> WorkerHandle | None:
+    def _succeed(self, handle: WorkerHandle, status: int, *, beside: bool) -> WorkerHandle | None:
         """Handle the unexpected end of a worker: fail the feed, or return the successor."""
         dispatcher = self._dispatcher
         current = self._in_flight(handle)

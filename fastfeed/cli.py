@@ -22,8 +22,9 @@ batch_size = click.option(
 data = click.option("--data", default=None, help="For MNIST: the file mnist.npz, or its folder.")
 
 
-class Commands(click.Group):
-    """Commands that report an error that the user can correct as one message, with exit code 2."""
+class Command(click.Command):
+    """A command that reports an error that the user can correct as one message, with exit code
+    2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -31,6 +32,12 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except FeedError as error:
             raise click.UsageError(str(error)) from error
+
+
+class Commands(click.Group):
+    """Commands of this kind."""
+
+    command_class = Command
 
 
 def given_by_user(options: Iterable[str]) -> set[str]:
@@ -45,7 +52,8 @@ def main() -> None:
     """Feed any Python iterator into any training loop at hardware speed."""
 
 
-@main.command()
+@main.command(context_settings={"show_default": True})  # it is `fastfeed-bench` as well
+@click.version_option(__version__, prog_name="fastfeed-bench")
 @click.option(
     "--threads",
     default="1,4,8",

@@ -126,6 +126,18 @@ def test_a_build_service_needs_the_core_alone(workload: str, consumer: str, tmp_
     assert "no plots" in done.stdout and "pip install 'fastfeed[plot]'" in done.stdout
 
 
+def test_the_bench_has_a_command_of_its_own() -> None:
+    def told(*words: str) -> subprocess.CompletedProcess[str]:
+        code = "from fastfeed.cli import bench; bench(prog_name='fastfeed-bench')"
+        command = [sys.executable, "-c", code, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+    assert told("--version").stdout == f"fastfeed-bench, version {__version__}\n"
+    wrong = told("--threads", "none")
+    assert wrong.returncode == 2 and "Traceback" not in wrong.stderr
+    assert "must be counts >= 1" in wrong.stderr
+
+
 def test_the_doctor_names_what_is_missing_and_how_to_get_it() -> None:
     done = run("doctor")
     assert done.returncode == 0, done.stderr

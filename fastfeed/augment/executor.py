@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fastfeed.augment.spec import Augment
-from fastfeed.core.collate import Allocate, Pad
+from fastfeed.core.collate import Allocate, Fill
 
 
 class Executor(Protocol):
@@ -21,7 +21,7 @@ class Executor(Protocol):
         """Return a prepared record after its operations, for `collate`."""
 
     def collate(
-        self, results: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool
+        self, results: Sequence[Any], pad: Fill, *, place: str, allocate: Allocate, lengths: bool
     ) -> Any:
         """Return one batch of what `execute` returned, and which axes of each leaf varied.
 

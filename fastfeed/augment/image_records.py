@@ -10,7 +10,7 @@ import numpy as np
 from fastfeed.augment.images import size_of
 from fastfeed.augment.operations import Size
 from fastfeed.augment.spec import Augment, Targets
-from fastfeed.core.collate import Allocate, Blank, Pad, aligned_arrays, collate
+from fastfeed.core.collate import Allocate, Blank, Fill, aligned_arrays, collate
 from fastfeed.core.structure import Structure, describe, leaves_of, rebuild, structure_of
 from fastfeed.errors import SpecError
 
@@ -57,7 +57,7 @@ def collate_partly(
     reserved: Mapping[int, Blank],
     *,
     structure: Structure,
-    pad: Pad,
+    pad: Fill,
     place: str,
     allocate: Allocate,
 ) -> tuple[Any, list[tuple[bool, ...]], dict[int, Array]]:

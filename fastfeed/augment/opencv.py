@@ -34,7 +34,7 @@ from fastfeed.augment.operations import (
     Size,
 )
 from fastfeed.augment.spec import Augment, Program
-from fastfeed.core.collate import Allocate, Blank, Pad, collate, lengths_of
+from fastfeed.core.collate import Allocate, Blank, Fill, collate, lengths_of
 from fastfeed.core.structure import Structure, rebuild
 from fastfeed.errors import BadImage, SpecError, required
 
@@ -109,7 +109,7 @@ class OpenCV:
     def collate(
         self,
         pending: Sequence[PendingRecord],
-        pad: Pad,
+        pad: Fill,
         *,
         place: str,
         allocate: Allocate,

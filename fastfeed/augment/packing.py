@@ -25,7 +25,7 @@ from fastfeed.augment.images import encoded_of
 from fastfeed.augment.operations import Decode
 from fastfeed.augment.spec import Augment, Targets
 from fastfeed.core.batch import Batch
-from fastfeed.core.collate import ALIGN, Allocate, Blank, Pad
+from fastfeed.core.collate import ALIGN, Allocate, Blank, Fill
 from fastfeed.core.structure import Structure, describe
 from fastfeed.errors import SpecError
 
@@ -120,7 +120,7 @@ class Packer:
     def collate(
         self,
         records: Sequence[PackedRecord],
-        pad: Pad,
+        pad: Fill,
         *,
         place: str,
         allocate: Allocate,

@@ -21,7 +21,7 @@ from fastfeed.core.structure import (
 )
 from fastfeed.errors import OptionError, SpecError
 
-Pad = bool | int | float | None
+Fill = bool | int | float | None
 # TensorFlow takes arrays at such an address without a copy; numpy guarantees only 16.
 ALIGN = 64
 
@@ -37,7 +37,7 @@ def aligned_arrays(blanks: Sequence[Blank]) -> list[np.ndarray[Any, Any]]:
 
 def collate(
     records: Sequence[Any],
-    pad: Pad,
+    pad: Fill,
     *,
     place: str,
     allocate: Allocate = aligned_arrays,
@@ -89,7 +89,7 @@ class Rebatcher:
     """
 
     def __init__(
-        self, size: int, last: str, *, pad: Pad = None, across_epochs: bool = False
+        self, size: int, last: str, *, pad: Fill = None, across_epochs: bool = False
     ) -> None:
         self.size = size
         self._across_epochs = across_epochs
@@ -191,7 +191,7 @@ def tail(batch: Batch, start: int) -> Batch:
     return _cut(batch, min(start, batch.rows), stop=batch.rows) if start else batch
 
 
-def join(parts: Sequence[Batch], pad: Pad) -> Batch:
+def join(parts: Sequence[Batch], pad: Fill) -> Batch:
     """Concatenate batches."""
     leaves = tuple(
         _concatenate([p.leaves[i] for p in parts], pad) for i in range(len(parts[0].leaves))
@@ -206,7 +206,7 @@ def _cut(batch: Batch, start: int, *, stop: int) -> Batch:
     )
 
 
-def _concatenate(arrays: list[np.ndarray[Any, Any]], pad: Pad) -> np.ndarray[Any, Any]:
+def _concatenate(arrays: list[np.ndarray[Any, Any]], pad: Fill) -> np.ndarray[Any, Any]:
     if any(a.dtype.kind == "O" for a in arrays):
         arrays = [a.astype(object) for a in arrays]
     if len({a.shape[1:] for a in arrays}) > 1:
@@ -223,7 +223,7 @@ class _Column(NamedTuple):
     shape: tuple[int, ...] | None
 
 
-def _column(values: Sequence[Any], pad: Pad, *, where: str, mixed: bool) -> _Column:
+def _column(values: Sequence[Any], pad: Fill, *, where: str, mixed: bool) -> _Column:
     if isinstance(values[0], (bytes, str)) and type(values[0]) is not np.bytes_:
         kind = str if isinstance(values[0], str) else bytes
         other = next((v for v in values if not isinstance(v, kind)), None)
@@ -279,7 +279,7 @@ def _of_one_dtype(
     )
 
 
-def _stack(column: _Column, pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
+def _stack(column: _Column, pad: Fill) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
     values = column.values
     # As objects: numpy's own S dtype would cut the zero bytes at the end of a record.
     if isinstance(values[0], (bytes, str)):
@@ -293,7 +293,7 @@ def _stack(column: _Column, pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool,
 
 
 def _stack_padded(
-    arrays: Sequence[np.ndarray[Any, Any]], pad: Pad
+    arrays: Sequence[np.ndarray[Any, Any]], pad: Fill
 ) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
     sizes = list(zip(*(a.shape for a in arrays), strict=True))
     out = aligned_empty((len(arrays), *map(max, sizes)), arrays[0].dtype)
@@ -324,7 +324,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[An
 
 
 def _padded(
-    array: np.ndarray[Any, Any], shape: tuple[int, ...], *, pad: Pad
+    array: np.ndarray[Any, Any], shape: tuple[int, ...], *, pad: Fill
 ) -> np.ndarray[Any, Any]:
     if array.shape == shape:
         return array
@@ -334,7 +334,7 @@ def _padded(
     return out
 
 
-def pad_value(pad: Pad, dtype: np.dtype[Any]) -> Any:
+def pad_value(pad: Fill, dtype: np.dtype[Any]) -> Any:
     """Return the value that fills a padded record, in the leaf's dtype.
 
     Raise OptionError if the dtype cannot hold `pad`.

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed.core.batch import Batch, nbytes_of
-from fastfeed.core.collate import Pad, aligned_empty, pad_value
+from fastfeed.core.collate import Fill, aligned_empty, pad_value
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle
 
@@ -91,7 +91,7 @@ class ShufflePool:
         last_batch: str = "keep",
         seed: int,
         epoch: int = 0,
-        pad: Pad = None,
+        pad: Fill = None,
     ) -> None:
         self._size, self._last_batch, self._seed = batch_size, last_batch, seed
         self._capacity, self._first_draw = int(shuffle.capacity), first_draw(shuffle, batch_size)
@@ -372,7 +372,7 @@ class RecordStorage:
     """Records in numbered slots, which are lent, written, copied and given back. `origins` are the
     stream, item and row of each record."""
 
-    def __init__(self, pad: Pad) -> None:
+    def __init__(self, pad: Fill) -> None:
         self.origins = np.zeros((3, 0), np.int64)
         self._pad = pad
         self._columns: list[FixedColumn | VaryingColumn] = []
@@ -489,7 +489,7 @@ class VaryingColumn:
 
     bytes_dtype = ""
 
-    def __init__(self, rows: int, pad: Pad) -> None:
+    def __init__(self, rows: int, pad: Fill) -> None:
         self._records: list[Array | None] = [None] * rows
         self._pad = pad
 

@@ -133,7 +133,7 @@ def _in_words(case: Case, count: int, *, processes: bool) -> tuple[str, str]:
     """Return the loop's own knob for that number of producers, and the change in words."""
     producers, evidence = case.made_by, case.evidence
     if producers.remote:
-        return "producers", f"producers {producers.remote} -> {count}"
+        return "producers", f"producers of remote=Remote(...): {producers.remote} -> {count}"
     knob = "processes" if processes else "threads"
     loop = evidence.loop
     mapped = loop is not None and any(map(MAP_STAGES.search, (loop.name, loop.note)))

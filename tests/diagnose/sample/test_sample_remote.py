@@ -62,7 +62,7 @@ def test_beside_local_processes_only_the_remote_ones_become_more() -> None:
     assert found.causes[0].evidence[0].startswith("3 worker processes")
     first = found.recommendations[0]
     assert first.knob == "producers" and int(first.value) > 2
-    assert first.change == f"producers 2 -> {first.value}"
+    assert first.change == f"producers of remote=Remote(...): 2 -> {first.value}"
 
 
 def test_an_anonymous_node_has_no_address() -> None:
@@ -82,5 +82,5 @@ def test_more_of_them_are_asked_for_by_their_own_option(busy: str, code: str) ->
     assert found.verdict == code
     assert "remote producer" in found.causes[0].evidence[0]
     first = found.recommendations[0]
-    assert first.knob == "producers" and first.change.startswith("producers 2 -> ")
+    assert first.knob == "producers" and first.change.startswith("producers of remote=Remote(...): 2 -> ")
     assert int(first.value) > 2

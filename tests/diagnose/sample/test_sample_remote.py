@@ -82,5 +82,7 @@ def test_more_of_them_are_asked_for_by_their_own_option(busy: str, code: str) ->
     assert found.verdict == code
     assert "remote producer" in found.causes[0].evidence[0]
     first = found.recommendations[0]
-    assert first.knob == "producers" and first.change.startswith("producers of remote=Remote(...): 2 -> ")
+    assert first.knob == "producers" and first.change.startswith(
+        "producers of remote=Remote(...): 2 -> "
+    )
     assert int(first.value) > 2

@@ -31,7 +31,7 @@ CASES = {
     "": [
         ("resume.py --threads 0", "threads must be an integer >= 1, got 0"),
         ("resume.py --processes x", "argument --processes: invalid int value: 'x'"),
-        ("remote_ray.py --producers 0", "producers must be an integer >= 1, got 0"),
+        ("remote_ray.py --producers 0", "producers of Remote must be an integer >= 1"),
         ("remote_ray.py --remote nowhere", "got 'nowhere'"),
         ("data_parallel.py --workers 0", "--workers 0: must be 1 or more"),
         ("data_parallel.py --warmup nan", "--warmup nan: must be 0 or more"),
@@ -57,7 +57,7 @@ CASES = {
     "cv2": [
         ("photos_dali.py --photos nowhere", "--photos nowhere: no .jpg file is there"),
         ("photos_dali.py --steps 0", "--steps 0: must be 1 or more"),
-        ("photos_dali.py --on nothing", "got 'nothing'"),
+        ("photos_dali.py --on nothing", "Augment(on='nothing')"),
     ],
     "keras": [
         ("mnist_session.py --threads 0", "threads must be an integer >= 1, got 0"),

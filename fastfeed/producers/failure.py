@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,8 @@ from fastfeed.errors import FeedError, ProducerDied, ProducerError, ProducerFail
 from fastfeed.probes.family import signal_name
 
 MAX_ERROR_NBYTES = 2**20  # of a pickled exception
-CRASHES = [getattr(signal, f"SIG{name}") for name in ("SEGV", "BUS", "ABRT", "ILL", "FPE")]
-ACCIDENTS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "HUP", "INT")]
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")
+ACCIDENTS = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
 MAX_LAST_TEXT = 1900  # characters of an error's text, and of its traceback
 
 
@@ -107,7 +106,7 @@ class WorkerDeath:
     def accidental(self) -> bool:
         """True if the death may be unrelated to what was in flight: a person or a scheduler sent a
         signal."""
-        return self.signal in ACCIDENTS and not self.out_of_memory
+        return signal_name(self.signal or 0) in ACCIDENTS and not self.out_of_memory
 
     def error(self) -> ProducerDied:
         """Return the death as an exception."""
@@ -135,7 +134,7 @@ class WorkerDeath:
                 "The kernel's out-of-memory killer was active in this control group: use fewer "
                 "processes=, smaller batches or less memory=, or raise the limit."
             )
-        if self.signal in CRASHES:
+        if signal_name(self.signal or 0) in CRASHES:
             return (
                 "Native code crashed: run that item alone in the trainer (processes=0) to see "
                 "where."

@@ -28,7 +28,7 @@ def test_each_executor_makes_the_same_batches() -> None:
     done = subprocess.run(program, capture_output=True, text=True, timeout=200, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     shape = (
-        r"\(32, 160, 160, 3\) float32, labels \(32, 10\), \d+ images/s, "
+        r"\(32, 160, 160, 3\) float32, labels \(32,\), \d+ images/s, "
         r"waited for input \d+\.\d% of the time"
     )
     assert re.findall(rf"^([\w-]+): {shape}$", done.stdout, re.MULTILINE) == EXECUTORS

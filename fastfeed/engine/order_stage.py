@@ -85,8 +85,9 @@ class OrderStage(Stage):
         return batch
 
     def put_back(self, batch: Batch) -> None:
-        """Let `take` return a batch again."""
+        """Let `take` return the first batch again."""
         self._batches.appendleft(batch)
+        self._gave = False
 
     @property
     def spec(self) -> BatchSpec:

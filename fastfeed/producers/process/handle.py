@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import linecache
 import os
+import re
 import select
 import signal
 import socket
@@ -35,6 +37,7 @@ from fastfeed.ring.writer import NEWS, SHORT_NBYTES
 
 STACKS_TIMEOUT_S = 0.5  # a running process answers within a millisecond
 MAX_DUMPED_FRAMES = 4
+FRAME = re.compile(r'  File "(.+)", line (\d+) in ')  # of faulthandler
 Array = np.ndarray[Any, Any]
 FIRST_BORROWED = 2**31  # the number of the first such batch in a token; no ring has so many slots
 
@@ -333,7 +336,7 @@ class WorkerHandle:
                 break
             time.sleep(0.002)
         threads = (thread.split("\n")[1 : MAX_DUMPED_FRAMES + 1] for thread in text.split("\n\n"))
-        lines = [line for thread in threads for line in thread]
+        lines = [_with_code(line) for thread in threads for line in thread]
         return "\n".join((f"{head}):", *(lines or ["  no answer"])))
 
     def _receive_news(self) -> bool:
@@ -352,6 +355,13 @@ class WorkerHandle:
         else:
             self._errors[kind].append(decode_error(text) if text else (self.last_error(), None))
         return True
+
+
+def _with_code(line: str) -> str:
+    """Return a line of faulthandler with the line of code that it names."""
+    found = FRAME.match(line)
+    code = linecache.getline(found[1], int(found[2])).strip() if found else ""
+    return f"{line}\n    {code}" if code else line
 
 
 def _readable_within(fd: int, timeout_s: float) -> bool:

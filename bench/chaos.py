@@ -201,8 +201,8 @@ def _consume(runner: FeedRunner, outcome: Outcome, killer: Killer) -> None:
             outcome.ledger.take(held[0])
         held.append(batch)
         if early is None and outcome.kills * 10 >= outcome.plan.kills:
-            early = Footprint.least()
-    outcome.at_end = Footprint.least()
+            early = Footprint.soon(max)
+    outcome.at_end = Footprint.soon(min)
     outcome.growth = outcome.at_end - (early or outcome.at_end)
 
 

@@ -9,7 +9,7 @@ import os
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
@@ -137,13 +137,14 @@ class Footprint:
         )
 
     @classmethod
-    def least(cls) -> Footprint:
-        """The least of each figure in half a second: workers come and go meanwhile."""
+    def soon(cls, pick: Callable[..., Any]) -> Footprint:
+        """The least (`min`) or the most (`max`) of each figure in half a second: workers come and
+        go meanwhile."""
         found = []
         for _ in range(10):
             found.append(astuple(cls.now()))
             time.sleep(0.05)
-        return cls(*map(min, zip(*found, strict=True)))
+        return cls(*map(pick, zip(*found, strict=True)))
 
     def __sub__(self, other: Footprint) -> dict[str, float]:
         mine, its = asdict(self), asdict(other)

@@ -18,6 +18,7 @@ import ctypes
 import mmap
 import os
 import pickle
+import random
 import sys
 from collections import ChainMap
 from collections.abc import Sequence
@@ -39,16 +40,19 @@ Array = np.ndarray[Any, Any]
 LARGE_NBYTES = 64 * 1024  # from here on, mapping costs less than a copy in every worker
 PROTOCOL = 5
 MAIN = ("__main__", "__mp_main__")
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 # Stands in the pickle for an array that the pickler lays aside.
 _HOLE = pickle.PickleBuffer(b"")
 
 
 @dataclass
 class Shipment:
-    """A packed value. Every process with the descriptor can unpack it."""
+    """A packed value, which holds so many random generators. Every process with the descriptor can
+    unpack it."""
 
     fd: int
     nbytes: int
+    generators: int = 0
 
     def close(self) -> None:
         """Close the descriptor; unpacked values stay valid."""
@@ -83,7 +87,7 @@ def pack(value: Any, *, what: str) -> Shipment:
     except BaseException:
         segment.close_fd()
         raise
-    return Shipment(segment.fd, segment.nbytes)
+    return Shipment(segment.fd, segment.nbytes, pickler.generators)
 
 
 def unpack(fd: int, nbytes: int) -> Any:
@@ -153,6 +157,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.arrays: list[Array] = []
+        self.generators = 0
         self._files: dict[int, _MappedFile] = {}
         if (main := sys.modules.get("__mp_main__")) is not None:
             cloudpickle.register_pickle_by_value(main)
@@ -162,6 +167,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
         )
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) in (*GENERATORS, getattr(sys.modules.get("torch"), "Generator", None)):
+            self.generators += 1
         plain = (
             type(obj) in (np.ndarray, np.memmap)
             and not obj.dtype.hasobject

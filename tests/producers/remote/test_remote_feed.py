@@ -4,6 +4,7 @@ Actors of Ray are replaced by actors in this process, so that their loss can be 
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -66,6 +67,15 @@ def test_order_and_draws_are_those_of_threads(mix: tuple[int, int]) -> None:
     options: dict[str, Any] = {"batch_size": 7, "transform": drawn, "seed": 3, "shuffle": True}
     want = read(FeedRunner(RECORDS, threads=2, epochs=2, **options))
     assert same(read(remote(RECORDS, mix, epochs=2, **options)), want)
+
+
+def test_generators_that_would_draw_alike_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    held = np.random.default_rng(3), [random.Random(3)]
+    read(remote(RECORDS, batch_size=7, transform=lambda n: n + held[0].random() * 0))
+    assert "holds 2 random generators" in caplog.text
+    caplog.clear()
+    read(remote(RECORDS, batch_size=7, transform=drawn))
+    assert "random generators" not in caplog.text
 
 
 @mixes

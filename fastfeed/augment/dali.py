@@ -32,7 +32,7 @@ from fastfeed.augment.spec import Augment, Program
 from fastfeed.errors import OptionError, SpecError, required
 
 with required("NVIDIA DALI", "dali"):
-    from nvidia.dali import Pipeline, backend, fn, types
+    from nvidia.dali import Pipeline, fn, types
 
 Array = np.ndarray[Any, Any]
 Node = Any  # of a DALI graph
@@ -273,14 +273,6 @@ CHANGERS: dict[type[Operation], Callable[..., Node]] = {
     GaussianBlur: Graph.blur,
     Erase: Graph.erase,
 }
-
-
-def gpu_count() -> int:
-    """Return the number of GPUs that DALI can use; 0 without a driver."""
-    try:
-        return int(backend.GetCUDADeviceCount())  # type: ignore[attr-defined]
-    except RuntimeError:
-        return 0
 
 
 def _result_array(results: Any, device: str) -> Any:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+GENERATOR_KINDS: tuple[Any, ...] = (random.Random, np.random.RandomState, np.random.Generator)
+
 
 class Generators:
     """Generators that are seeded together: copies in several processes would all draw the same
@@ -26,11 +28,10 @@ class Generators:
     def of_process(cls) -> Generators:
         """Return all generators of a process that has only just been set up. Processes that have
         run the same code find them in the same order."""
-        kinds: set[Any] = {random.Random, np.random.RandomState, np.random.Generator}
         # The garbage collector lists what other threads are building, too, and a tuple that they
         # build must have no second reference when they go on: no step of Python runs meanwhile.
         tracked = chain.from_iterable(starmap(gc.get_objects, [()]))
-        shared, found = _shared(), _of_kinds(tracked, kinds)
+        shared, found = _shared(), _of_kinds(tracked, set(GENERATOR_KINDS))
         if (torch := sys.modules.get("torch")) is not None:  # it does not list torch's
             tracked = chain.from_iterable(starmap(gc.get_objects, [()]))
             held = chain.from_iterable(map(gc.get_referents, tracked))
@@ -60,6 +61,12 @@ class Generators:
         every = *self.held, *map(_access_to, _shared())
         for (_, _, restore), state in zip(every, states, strict=False):
             restore(state)
+
+
+def is_generator(one: Any) -> bool:
+    """Return True for a generator of random, numpy or torch."""
+    torch = getattr(sys.modules.get("torch"), "Generator", random.Random)
+    return any(type(one) is kind for kind in (*GENERATOR_KINDS, torch))
 
 
 def _of_kinds(objects: Iterable[Any], kinds: set[Any]) -> list[Any]:

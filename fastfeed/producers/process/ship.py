@@ -18,7 +18,6 @@ import ctypes
 import mmap
 import os
 import pickle
-import random
 import sys
 from collections import ChainMap
 from collections.abc import Sequence
@@ -32,6 +31,7 @@ import numpy as np
 
 from fastfeed.core.collate import ALIGN
 from fastfeed.errors import OptionError
+from fastfeed.producers.generators import is_generator
 from fastfeed.producers.process.unpicklable import explain, text_of
 from fastfeed.ring.memory import Segment, aligned
 
@@ -40,7 +40,6 @@ Array = np.ndarray[Any, Any]
 LARGE_NBYTES = 64 * 1024  # from here on, mapping costs less than a copy in every worker
 PROTOCOL = 5
 MAIN = ("__main__", "__mp_main__")
-GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 # Stands in the pickle for an array that the pickler lays aside.
 _HOLE = pickle.PickleBuffer(b"")
 
@@ -167,7 +166,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
         )
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) in (*GENERATORS, getattr(sys.modules.get("torch"), "Generator", None)):
+        if is_generator(obj):
             self.generators += 1
         plain = (
             type(obj) in (np.ndarray, np.memmap)

@@ -31,7 +31,8 @@ HELD = 5  # batches that the consumer keeps, as a training loop does
 
 @dataclass(frozen=True)
 class Plan:
-    """A chaos run: the workers to kill, how often, and over which feed."""
+    """A chaos run: the workers to kill, how often, and over which feed; every `resize_every` kills
+    the feed gets another number of workers."""
 
     kills: int
     processes: int = 2
@@ -40,6 +41,7 @@ class Plan:
     vary: bool = False
     order: str = "kept"
     mean_s: float = 0.08
+    resize_every: int = 0
     seed: int = 0
 
 
@@ -49,6 +51,7 @@ class Outcome:
 
     plan: Plan
     kills: int = 0
+    resizes: int = 0
     seconds: float = 0.0
     longest_wait_s: float = 0.0
     audits: int = 0
@@ -104,6 +107,9 @@ class Killer:
                 except ProcessLookupError:  # its predecessor's death was not heard of yet
                     continue
                 outcome.kills += 1
+                if plan.resize_every and outcome.kills % plan.resize_every == 0:
+                    self._runner.resize(processes=self._random.randint(1, plan.processes + 1))
+                    outcome.resizes += 1
                 self._audit()
         except Exception as error:
             outcome.ledger.note("killer", repr(error))
@@ -128,8 +134,14 @@ class Killer:
         deadline = time.monotonic() + AUDIT_S
         while True:
             slots = self._runner.snapshot().slots
-            whole = plan.vary or (
-                slots.all % self._per_worker == 0 and slots.all <= plan.processes * self._per_worker
+            # the memory of workers that a resize adds is divided anew
+            whole = (
+                plan.vary
+                or plan.resize_every
+                or (
+                    slots.all % self._per_worker == 0
+                    and slots.all <= plan.processes * self._per_worker
+                )
             )
             if whole and slots.lent <= HELD + 2:
                 self._outcome.audits += 1
@@ -210,9 +222,10 @@ def show(outcome: Outcome) -> None:
     """The figures."""
     ledger = outcome.ledger
     print(
-        f"{outcome.plan}\n  {outcome.kills} kills in {outcome.seconds:.1f} s; {ledger.batches} "
-        f"batches, {ledger.batches / outcome.seconds:,.0f} a second, {ledger.nbytes / 1e9:.2f} "
-        f"GB; longest wait {outcome.longest_wait_s:.3f} s; {outcome.audits} audits; "
+        f"{outcome.plan}\n  {outcome.kills} kills and {outcome.resizes} resizes in "
+        f"{outcome.seconds:.1f} s; {ledger.batches} batches, "
+        f"{ledger.batches / outcome.seconds:,.0f} a second, {ledger.nbytes / 1e9:.2f} GB; "
+        f"longest wait {outcome.longest_wait_s:.3f} s; {outcome.audits} audits; "
         f"{outcome.copied} copied\n  growth from the first tenth to the end: {outcome.growth}\n  "
         f"faults: {outcome.faults or 'none'} {ledger.first or ''}",
         flush=True,
@@ -227,6 +240,9 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=4096, help="bytes of a record; a batch has 16")
     parser.add_argument("--vary", action="store_true", help="records of varying width: rings grow")
     parser.add_argument("--mean-s", type=float, default=0.08, help="mean time between two kills")
+    parser.add_argument(
+        "--resize-every", type=int, default=0, help="kills after which the number changes"
+    )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     quiet()

@@ -58,7 +58,7 @@ def test_the_judgement_is_the_same(case: Callable[[], Evidence] | Evidence) -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@settings(max_examples=4)  # a judgement takes up to 3 s of a core
 @given(seen=any_evidence())
 def test_any_evidence_can_be_anonymous(seen: Evidence) -> None:
     found = anonymised(Recording(seen, "train.py --lr 1")).evidence

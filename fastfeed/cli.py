@@ -145,13 +145,11 @@ def bench(**options: Any) -> None:
 )
 @batch_size
 @data
-@click.option(
-    "--output", default=None, type=FOLDER_PATH, help="Folder to write plan.json and plan.png to."
-)
+@click.option("--output", default=None, type=FOLDER_PATH, help="Folder to write plan.json to.")
 def plan(figures: tuple[str, ...], **options: Any) -> None:
     """Plan a training: producers, memory, bandwidth, time and money.
 
-    From figures such as samples=1.28M image=224x224x3 batch=64 step=300ms, from a short profile of
+    From figures such as samples=1.28M sample=150KB batch=64 step=300ms, from a short profile of
     --workload and --train, or both. Without arguments, explain it and list the figures.
     """
     from fastfeed.plan.plan_command import plan as make

@@ -257,7 +257,7 @@ def _memory(figures: PlanFigures, profile: SourceProfile | None) -> FeedMemory:
     sample, bound = figures.get_or("sample", 0.0), None
     if "ram" in figures:
         bound = int(figures["ram"] / QUARTER / figures["per_machine"])
-    return FeedMemory.assumed(
+    return FeedMemory(
         figures["batch"] * sample,
         figures["trainer"],
         pool=figures.get_or("pool", 0.0) * sample,

@@ -1,5 +1,5 @@
 """The command `fastfeed plan`: its figures, its profile, and what it prints and writes: tables for
-the terminal, versioned JSON, and a picture."""
+the terminal, and versioned JSON."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.table import Table
 
-from fastfeed.benchmark.bench_command import progress_bar, show, write_results
-from fastfeed.benchmark.report import CEILING, MEASURED, STYLE, plain
-from fastfeed.errors import MissingExtra, OptionError
+from fastfeed.benchmark.bench_command import progress_bar, show
+from fastfeed.benchmark.report import STYLE, plain
+from fastfeed.errors import OptionError
 from fastfeed.jobs.drawing import Terminal
 from fastfeed.plan.needs import Plan, make_plan
 from fastfeed.plan.plan_figures import KNOWN, accelerators, figures_from, said
@@ -21,7 +21,6 @@ from fastfeed.plan.planned_feed import PlannedSetting, SourceProfile, profile_so
 
 PROFILE_OPTIONS = ("train", "batch_size", "data")
 PLAN_SCHEMA = 2
-STACK_COLOURS = ("#b8c4ce", "#7a6a20", "#8a4fa3", "#1b6ca8", "#c2571a")
 EXPLANATION = """\
 fastfeed plan says what a training needs before it runs. Give figures, a short profile, or both:
 
@@ -56,7 +55,8 @@ def plan(words: Sequence[str], options: dict[str, Any], *, given: Collection[str
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True, highlight=False)
     for hint in found.missing:
         console.print(f"give {hint}", style="dim", soft_wrap=True, highlight=False)
-    write_results(console, found, output=output, writers=(plan_json, plan_plots))
+    if output is not None:
+        console.print(f"written: {plan_json(found, output)}", soft_wrap=True)
 
 
 def _explanation() -> str:
@@ -130,43 +130,3 @@ def plan_json(plan: Plan, folder: Path) -> Path:
     path = folder / "plan.json"
     path.write_text(json.dumps(plain(found), indent=1) + "\n", encoding="utf-8")
     return path
-
-
-def plan_plots(plan: Plan, folder: Path) -> list[Path]:
-    """Write `folder`/plan.png, steps/s and memory against producers, and return its path; nothing
-    without producers. Raise MissingExtra without matplotlib."""
-    if not plan.settings:
-        return []
-    try:
-        from matplotlib.figure import Figure as Picture
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plot") from error
-    picture = Picture(figsize=(9.6, 4.2), layout="constrained")
-    rates, memory = picture.subplots(1, 2)
-    places = range(len(plan.settings))
-    found = [one.prediction for one in plan.settings]
-    colours = [MEASURED[1 if one is plan.chosen else 0] for one in plan.settings]
-    middle = [p.rate for p in found]
-    errors = [[p.rate - p.low for p in found], [p.high - p.rate for p in found]]
-    rates.bar(places, middle, yerr=errors, color=colours, capsize=3, error_kw={"alpha": 0.5})
-    if plan.ceiling:
-        rates.axhline(plan.ceiling, color=CEILING, linestyle=":", label="the step alone")
-        rates.legend(fontsize="small", loc="upper left")
-    rates.set_title("steps/s, predicted (green: enough)")
-    rates.margins(y=0.15)
-    bottom = [0.0 for _ in places]
-    for part, colour in zip(plan.settings[0].memory, STACK_COLOURS, strict=True):
-        heights = [one.memory[part] / 1e6 for one in plan.settings]
-        memory.bar(places, heights, bottom=bottom, color=colour, label=part if any(heights) else "")
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    memory.set_title("memory of trainer and feed, MB")
-    memory.margins(y=0.25)
-    memory.legend(fontsize="small", loc="upper left", ncols=2)
-    names = [str(s.producers.processes or s.producers.threads) for s in plan.settings]
-    for axes in (rates, memory):
-        axes.set_xticks(places, names)
-        axes.set_xlabel("threads, then worker processes")
-        axes.grid(alpha=0.3, axis="y")
-    path = folder / "plan.png"
-    picture.savefig(path, dpi=120)
-    return [path]

@@ -36,8 +36,6 @@ PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e
 # By name: the unit of a figure, and its meaning. Words are separated by |.
 KNOWN = {
     "samples": ("n", "samples of the data set, such as 1.28M"),
-    "image": ("shape", "shape of a sample, such as 224x224x3"),
-    "element_bytes": ("n", "bytes of a number in a sample: 1 for uint8, 4 for float32"),
     "sample": ("B", "bytes of a sample as the step receives it, such as 150KB"),
     "stored": ("B", "bytes of one sample in storage, such as 21KB"),
     "dataset": ("B", "bytes of the data set in storage, such as 300GB"),
@@ -91,7 +89,6 @@ SUCH_AS = {
     "$": "dollars, such as 1.46",
     "%": "a share of 0 to 100%, such as 30% or 0.3",
     "B/s": "a rate, such as 10Gbit/s or 500MB/s",
-    "shape": "a shape, such as 224x224x3",
     "steps": "a time such as 8ms, or one for each of several batches: 32:164ms,64:292ms",
 }
 IN_MACHINE = 8  # accelerators of a machine, as clouds rent them
@@ -101,7 +98,6 @@ OPTIMIZER_SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}  # Kingma and Ba 2014: tw
 ACTIVATION_NBYTES = 11.1e6 / 4.1e9 / 6 * 2 * 4
 # By name: a value, its source, and the figures of which one makes it matter (none: always).
 DEFAULTS: dict[str, tuple[object, str, tuple[str, ...]]] = {
-    "element_bytes": (1, "assumed: uint8 until the step casts it", ("image",)),
     "parameter_bytes": (4, "assumed: float32", ("parameters",)),
     "optimizer": ("momentum", "assumed: one slot for each parameter", ("parameters", "weights")),
     "efficiency": (0.4, "assumed: as the H100; accelerator= knows others", ("flops",)),
@@ -115,7 +111,6 @@ PRODUCTS: tuple[Mapping[str, int], ...] = (
     {"minibatch": 1, "batch": -1, "accelerators": -1},
     {"accelerators": 1, "machines": -1, "per_machine": -1},
     {"dataset": 1, "samples": -1, "stored": -1},
-    {"sample": 1, "image": -1, "element_bytes": -1},
     {"weights": 1, "parameters": -1, "parameter_bytes": -1},
     {"steps": 1, "minibatch": 1, "epochs": -1, "samples": -1},
 )
@@ -198,7 +193,7 @@ def figures_from(words: Iterable[str]) -> PlanFigures:
 
 
 def parsed(text: str, unit: str, *, name: str) -> Any:
-    """Return the value in a text such as 25.6M, 300GB, 8ms, 30%, 10Gbit/s or 224x224x3.
+    """Return the value in a text such as 25.6M, 300GB, 8ms, 30% or 10Gbit/s.
 
     Raise OptionError, with the name, for anything else.
     """
@@ -239,12 +234,6 @@ def _share(text: str) -> float:
     return value
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
-        raise ValueError(text)
-    return tuple(map(int, text.split("x")))
-
-
 def _steps(text: str) -> tuple[tuple[float, float], ...]:
     """Return batches and seconds, sorted; batch 0 in 8ms: that of the plan."""
     parts = [part.rpartition(":") for part in text.split(",")]
@@ -268,7 +257,6 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "$": lambda text: float(text.removeprefix("$")),
     "%": _share,
     "B/s": _rate,
-    "shape": _shape,
     "steps": _steps,
     "kind": str,
 }
@@ -278,8 +266,6 @@ def said(value: Any, unit: str) -> str:
     """Return a value with its unit, in three digits."""
     if unit == "steps":
         return ", ".join(f"{size:g}: {said(s, 's')}" if size else said(s, "s") for size, s in value)
-    if isinstance(value, tuple):
-        return "x".join(map(str, value))
     if not isinstance(value, int | float):
         return str(value)
     if unit == "s":
@@ -319,8 +305,7 @@ def _derive(known: dict[str, Figure]) -> bool:
 
 
 def _product(figures: PlanFigures, powers: Mapping[str, int]) -> float:
-    values = {n: math.prod(v) if isinstance(v := figures[n], tuple) else v for n in powers}
-    return math.prod(float(values[name]) ** power for name, power in powers.items())
+    return math.prod(float(figures[name]) ** power for name, power in powers.items())
 
 
 def _check_products(figures: PlanFigures) -> None:
@@ -339,13 +324,12 @@ def _check_products(figures: PlanFigures) -> None:
 
 
 def _check_sizes(figures: PlanFigures) -> None:
-    for name in ("element_bytes", "parameter_bytes"):
-        width = figures.get_or(name, WIDTHS[0])
-        if not any(abs(width / known - 1) <= TOLERANCE for known in WIDTHS):
-            raise OptionError(
-                f"{figures.said(name)} contradict each other: {name} is {width:.3g}, must be 1, 2, "
-                "4 or 8; leave one of them out"
-            )
+    width = figures.get_or("parameter_bytes", WIDTHS[0])
+    if not any(abs(width / known - 1) <= TOLERANCE for known in WIDTHS):
+        raise OptionError(
+            f"{figures.said('parameter_bytes')} contradict each other: a parameter would have "
+            f"{width:.3g} bytes, must be 1, 2, 4 or 8; leave one of them out"
+        )
     shares = [name for name in SHARES if name in figures]
     total = sum(figures[name] for name in shares)
     if total > 1 + TOLERANCE or (len(shares) == len(SHARES) and total < 1 - TOLERANCE):

@@ -36,7 +36,7 @@ from fastfeed.model.workload import (
 )
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.plan.balance import CostLine, cost_line
-from fastfeed.plan.plan_figures import PROFILED, SHARES, Figure, PlanFigures
+from fastfeed.plan.plan_figures import KNOWN, PROFILED, SHARES, Figure, PlanFigures, said
 from fastfeed.producers.process.ship import pack
 from fastfeed.producers.process.workers import share_of_worker
 from fastfeed.ring.layout import slot_nbytes
@@ -44,30 +44,25 @@ from fastfeed.ring.layout import slot_nbytes
 LIVE_PROCESSES = (1, 8)
 SESSION = "mnist"  # the consumer whose queue shuffles
 SHOWN = (1, 2, 4, 8)
+NO_COST, INTERPRETERS = CostLine(0.0, 0.0), CostLine(0.0, WORKER_NBYTES)
 ENOUGH = 4  # times the producers that even batches need: uneven ones, or busy cores, need more
 
 
 @dataclass(frozen=True)
 class FeedMemory:
     """Bytes of a trainer and its feed: of a batch, the shuffle pool, and the arrays that the source
-    holds. `threads` and `processes`: of the trainer and its producers, by their number.
+    holds. `threads` and `processes`: of the producers, by their number.
 
     `bound` is `memory=`, for the batches ahead (None: the default on this machine).
     """
 
     batch: float
     trainer: float
-    threads: CostLine
-    processes: CostLine
     pool: float = 0.0
     captured: float = 0.0
     bound: int | None = None
-
-    @classmethod
-    def assumed(cls, batch: float, trainer: float, **fields: float | int | None) -> FeedMemory:
-        """Return the memory of producers that nobody has measured."""
-        costs = CostLine(trainer, 0.0), CostLine(trainer, WORKER_NBYTES)
-        return cls(batch, trainer, *costs, **fields)  # type: ignore[arg-type]
+    threads: CostLine = NO_COST
+    processes: CostLine = INTERPRETERS
 
     def ring(self, producers: Producers, *, starved: bool = False) -> float:
         """Return the bytes of all batches between producers and training.
@@ -94,7 +89,7 @@ class FeedMemory:
             "captured": self.captured * (producers.processes > 0),
             "pool": self.pool,
             "ring": self.ring(producers, starved=starved),
-            "producers": line.at(producers.processes or producers.count) - self.trainer,
+            "producers": line.at(producers.processes or producers.count),
         }
 
 
@@ -232,37 +227,31 @@ def profile_source(source: NamedSource, consumer: Consumer, *, progress: Progres
         if half is not None:
             halved = measure_step(consumer, half, seconds=PROFILE_S)
             points.insert(0, (float(rows // 2), halved.step_s))
-    memory = FeedMemory.assumed(
-        nbytes,
-        trainer,
-        pool=Shuffle().capacity * nbytes / rows if consumer.name == SESSION else 0.0,
-        captured=_captured(source),
-    )
-    seen, memory = _live(source, consumer, live=live, memory=memory, meter=meter)
+    pool = Shuffle().capacity * nbytes / rows if consumer.name == SESSION else 0.0
+    memory = FeedMemory(nbytes, trainer, pool=pool, captured=_captured(source))
+    seen, memory = _short_runs(source, consumer, live=live, memory=memory, meter=meter)
     workload = profile_of(
         producer, step, cores=usable_cores(), live=seen if consumer.burns_cpu else ()
     )
-    found = {
+    measured = {
         "batch": rows,
         "sample": nbytes / rows,
         "source": producer.batch_s / rows,
         "step": tuple(points),
         "trainer": trainer,
         "captured": memory.captured,
-        "cores": usable_cores(),
+        "cores": workload.cores,
     }
     figures = {
-        name: Figure(value, PROFILED, (f"{name}={value:.4g} (measured)",))
-        if name != "step"
-        else Figure(value, PROFILED, ("the measured step",))
-        for name, value in found.items()
+        name: Figure(value, PROFILED, (f"{name}={said(value, KNOWN[name][0])} (measured)",))
+        for name, value in measured.items()
         if value
     }
     others = (tree.others_cpu_s() - before_s) / (time.perf_counter() - start_s)
     return SourceProfile(workload, memory, figures, max(0.0, others))
 
 
-def _live(
+def _short_runs(
     source: NamedSource,
     consumer: Consumer,
     *,
@@ -270,30 +259,24 @@ def _live(
     memory: FeedMemory,
     meter: Meter,
 ) -> tuple[list[LivePoint], FeedMemory]:
-    """Return short runs of the real loop, and the memory that they show."""
+    """Return short runs of the real loop, and the memory with that of the producers."""
     seen: list[LivePoint] = []
-    grown: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    for producers in live:
+    threads: list[tuple[float, float]] = []
+    processes: list[tuple[float, float]] = []
+    for one in live:
         before = tree.own_nbytes()
         with (
-            meter.part(f"a short run with {producers}"),
-            consumer.loop(source.source, producers=producers, batch_size=None) as loop,
+            meter.part(f"a short run with {one}"),
+            consumer.loop(source.source, producers=one, batch_size=None) as loop,
         ):
             window = measure_loop(loop, seconds=PROFILE_S)
-            after = tree.own_nbytes()
-        seen.append(LivePoint(producers, window.rate, window.starvation))
-        parts = memory.parts(producers, starved=window.starvation >= INPUT_BOUND)
+        seen.append(LivePoint(one, window.rate, window.starvation))
+        parts = memory.parts(one, starved=window.starvation >= INPUT_BOUND)
         known = parts["captured"] + parts["pool"] + parts["ring"]
-        more = max(0.0, after - before - known)
-        grown[producers.processes > 0].append((float(producers.count), memory.trainer + more))
-    threads, processes = (_line(grown[kind], memory.trainer) for kind in (False, True))
-    return seen, replace(memory, threads=threads, processes=processes)
-
-
-def _line(points: list[tuple[float, float]], trainer: float) -> CostLine:
-    """Return the memory of a trainer by its producers."""
-    line = cost_line(points) if points else CostLine(trainer, 0.0)
-    return line if line.fixed >= trainer else CostLine(trainer, max(0.0, line.each))
+        more = max(0.0, window.memory_nbytes - before - known)
+        (processes if one.processes else threads).append((float(one.count), more))
+    memory = replace(memory, threads=cost_line(threads))
+    return seen, replace(memory, processes=cost_line(processes)) if processes else memory
 
 
 def _batch(batch: Any) -> tuple[int, float, Any]:

@@ -179,7 +179,7 @@ def test_other_programs_during_the_profile_are_said():
     figures = assume(figures_from(words.split()))
     workload = workload_of(figures)
     for others, said in ((0.05, False), (0.7, True)):
-        memory = FeedMemory.assumed(1e4, 1e8)
+        memory = FeedMemory(1e4, 1e8)
         profile = SourceProfile(workload, memory, dict(figures.known), others)
         plan = make_plan(figures_from([]), profile)
         assert any("other programs" in warning for warning in plan.warnings) is said

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from fastfeed.cli import main
 
 WORDS = (
-    "plan samples=1.28M stored=110KB image=224x224x3 batch=64 source=8ms step=32:164ms,64:292ms "
+    "plan samples=1.28M stored=110KB sample=150KB batch=64 source=8ms step=32:164ms,64:292ms "
     "parameters=25.6M accelerators=8 per_machine=4 cores=32 interconnect=10Gbit/s epochs=90"
 )
 
@@ -36,14 +36,12 @@ def test_the_tables_and_the_files(tmp_path):
     assert found["figures"]["batch"] == {"value": 64, "source": "given", "given": ["batch=64"]}
     assert found["chosen"] in found["settings"]
     assert all(need["why"] for need in found["needs"])
-    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_plan_without_producers_draws_nothing(tmp_path):
-    done = run(f"plan dataset=300GB disk=100GB --output {tmp_path}")
+def test_a_plan_without_producers():
+    done = run("plan dataset=300GB disk=100GB")
     assert done.exit_code == 0, done.output
     assert "warning: storage, in all: does not fit on disk" in done.output
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
 def test_bare_plan_explains_itself():

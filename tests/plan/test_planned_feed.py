@@ -31,7 +31,7 @@ BATCH = np.zeros((64, 4096), np.uint8)
 
 
 def memory(batch, **fields):
-    return FeedMemory.assumed(batch, 1e8, **fields)
+    return FeedMemory(batch, 1e8, **fields)
 
 
 def chosen(workload, given=None):
@@ -60,7 +60,8 @@ def test_the_ring_has_as_many_slots_as_planned(producers):
 
 
 def test_the_parts_add_up():
-    size = FeedMemory(1e6, 1e8, CostLine(110e6, 1e6), CostLine(150e6, 10e6), 5e6, captured=40e6)
+    costs = {"threads": CostLine(10e6, 1e6), "processes": CostLine(50e6, 10e6)}
+    size = memory(1e6, pool=5e6, captured=40e6, **costs)
     found = size.parts(Producers(1, 2))
     assert found["producers"] == pytest.approx(70e6) and found["captured"] == 40e6
     assert sum(found.values()) == pytest.approx(1e8 + 70e6 + 40e6 + 5e6 + found["ring"])

@@ -15,18 +15,19 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, get_args, get_type_hints
 
+import fastfeed
 from fastfeed.core.shard_address import without_tokens
-from fastfeed.core.unix import fcntl
+from fastfeed.core.unix import ON_LINUX, fcntl
 from fastfeed.errors import OptionError
 from fastfeed.jobs.runner_samples import ProducerSample, RunnerSample, by_name
 
 SUFFIX = ".blackbox"
+VARIABLE, DISABLED = "FASTFEED_BLACKBOX", ("0", "off", "no", "false")
 MAX_TEXT_LENGTH, MAX_TABLE_ROWS = 512, 256
 MAX_READ_NBYTES = 2**24  # of a file that is read
 GROWTH_NBYTES = 2**18  # until a file is replaced by one with the kept records
@@ -71,7 +72,6 @@ Record: TypeAlias = BlackBoxHeader | RunnerSample | BlackBoxEvent | ProducerTabl
 KINDS = {kind.__name__: kind for kind in get_args(Record)}
 FIELD_TYPES = {kind: get_type_hints(kind) for kind in (*KINDS.values(), ProducerSample)}
 KEPT_RECORDS = {RunnerSample: 512, BlackBoxEvent: 128, ProducerTable: 1}
-MAGIC = f'{{"{BlackBoxHeader.__name__}": '.encode()  # the beginning of a file
 
 
 def line_of(record: Record) -> bytes:
@@ -110,22 +110,30 @@ def _typed(kind: Any, value: Any) -> Any:
 
 
 class BlackBox:
-    """The file of one process.
+    """The file of one process, in a folder, else in the first usable one of `folders`.
 
     Every method may raise OSError; the black box is then lost and must be given up.
     """
 
-    def __init__(self, given: str = "", *, version: str = "") -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         now_ns = time.time_ns()
         command = " ".join(getattr(sys, "orig_argv", sys.argv)[1:] or sys.argv)
-        header = (os.getpid(), now_ns, socket.gethostname(), version, command[:MAX_TEXT_LENGTH])
-        self._header = line_of(BlackBoxHeader(*header))
+        header = BlackBoxHeader(
+            pid=os.getpid(),
+            time_ns=now_ns,
+            host=socket.gethostname(),
+            version=fastfeed.__version__,
+            command=command[:MAX_TEXT_LENGTH],
+        )
+        self._header = line_of(header)
         self._kept = {kind: deque[bytes](maxlen=count) for kind, count in KEPT_RECORDS.items()}
-        self._given = bool(given)
         self._max_nbytes = GROWTH_NBYTES
-        self.path, self._fd = _open(Path(given) if given else _new_path(now_ns))
+        started = time.strftime("%Y%m%dT%H%M%S", time.localtime(now_ns / 1e9))
+        name = f"{started}.{now_ns % 10**9:09d}-{os.getpid()}{SUFFIX}"
+        self.path = (folder or usable_folder()) / name
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(self._fd, 0)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
             self._nbytes = _write(self._fd, self._header)
         except BaseException:
             self.give_up()
@@ -149,16 +157,15 @@ class BlackBox:
             self._kept[type(record)].append(line)
 
     def close(self, failed: bool) -> None:
-        """Close the file. It stays after a failure, or if its path was given."""
+        """Close the file. It stays after a failure, or if the user gave its folder."""
         self.write(BlackBoxEnd(time.time_ns(), failed))
-        leave = self.forget if failed or self._given else self.give_up
+        leave = self.forget if failed or given_folder() else self.give_up
         leave()
 
     def give_up(self) -> None:
         """Remove the file."""
         with contextlib.suppress(OSError):
-            if _is_at(self.path, self._fd):
-                self.path.unlink()
+            self.path.unlink()
         self.forget()
 
     def forget(self) -> None:
@@ -169,11 +176,9 @@ class BlackBox:
 
     def _shorten(self) -> None:
         """Replace the file by one with the kept records."""
-        if not _is_at(self.path, self._fd):
-            raise FileExistsError(f"{self.path} is another file now")
         fd, path = tempfile.mkstemp(dir=self.path.parent, prefix=f"{self.path.name}.")
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX)
             self._nbytes = _write(fd, b"".join((self._header, *chain(*self._kept.values()))))
             os.replace(path, self.path)
         except BaseException:
@@ -249,34 +254,32 @@ def newest() -> Path:
     if not found:
         raise OptionError(
             "there is no black box: a runner writes one from its start, and removes it after a "
-            "regular end. FASTFEED_BLACKBOX=PATH always keeps one"
+            f"regular end. With {VARIABLE}=DIR all of them stay there"
         )
     return next((path for path in found if not in_use(path)), found[0])
 
 
 def boxes(pattern: str = "*" + SUFFIX) -> list[Path]:
-    """Return every black box in the default folders, the newest first.
+    """Return every black box of this user in the folders, the newest first.
 
-    Folders and files of another user, and links, are passed over: they may be forged.
+    Default folders of another user, and links, are passed over: they may be forged.
     """
     found: dict[Path, float] = {}
-    for folder in state_folders():
+    for folder in folders():
         with contextlib.suppress(OSError):
-            check_owner(folder)
-            for path in folder.glob(pattern):
-                with contextlib.suppress(FileNotFoundError):
-                    seen = path.lstat()
-                    if stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid():
-                        found[path] = seen.st_mtime
+            if given_folder() is None:
+                check_owner(folder)
+            seen = {path: own_stat(path) for path in folder.glob(pattern)}
+            found |= {path: known.st_mtime for path, known in seen.items() if known}
     return sorted(found, key=lambda p: found[p], reverse=True)
 
 
-def is_own_box(path: Path) -> bool:
-    """Return True for a black box of this user."""
-    with contextlib.suppress(OSError), _open_to_read(path) as file:
-        found = os.fstat(file.fileno())
-        return found.st_uid == os.geteuid() and file.read(len(MAGIC)) == MAGIC
-    return False
+def own_stat(path: Path) -> os.stat_result | None:
+    """Return the status of a file of this user, None for a link and anything else."""
+    with contextlib.suppress(OSError):
+        found = path.lstat()
+        return found if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else None
+    return None
 
 
 def in_use(path: Path) -> bool:
@@ -289,6 +292,49 @@ def in_use(path: Path) -> bool:
     return False
 
 
+def is_enabled() -> bool:
+    """Return True unless black boxes are disabled."""
+    return ON_LINUX and os.environ.get(VARIABLE, "").lower() not in DISABLED
+
+
+def given_folder() -> Path | None:
+    """Return the folder in which the user keeps black boxes, None for the default ones."""
+    given = os.environ.get(VARIABLE, "")
+    return None if given in ("", "1") else Path(given).expanduser()
+
+
+def folders() -> list[Path]:
+    """Return the possible folders of black boxes, the most lasting first."""
+    given, state = given_folder(), os.environ.get("XDG_STATE_HOME", "")
+    if given is not None:
+        return [given]
+    home = [Path(state)] if state.startswith("/") else []
+    if not home and os.path.expanduser("~") != "~":
+        home = [Path.home() / ".local" / "state"]
+    temporary = Path(tempfile.gettempdir()) / f"fastfeed-{os.geteuid()}"
+    return [*(folder / "fastfeed" for folder in home), temporary]
+
+
+def usable_folder() -> Path:
+    """Return the folder that the user gave, or the first default one that is or can be made
+    private, without old black boxes.
+
+    Raise OSError, with the reason for each folder, if there is none.
+    """
+    given, reasons = given_folder(), []
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        return given
+    for folder in folders():
+        try:
+            make_private(folder)
+            prune(time.time())
+            return folder
+        except OSError as error:
+            reasons.append(str(error))
+    raise OSError("; ".join(reasons))
+
+
 def prune(now_s: float) -> None:
     """Remove black boxes of processes that have ended if they are old, or too many."""
     for n, path in enumerate(path for path in boxes(f"*{SUFFIX}*") if not in_use(path)):
@@ -297,20 +343,15 @@ def prune(now_s: float) -> None:
                 path.unlink()
 
 
-def make_private(folder: Path) -> Path:
-    """Return the folder, created with mode 0700 if needed.
+def make_private(folder: Path) -> None:
+    """Create a folder with mode 0700, or give it that mode.
 
     Raise OSError if it cannot be created, is a link, or belongs to another user, who could read or
     replace files.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        check_owner(folder)
-    if stat.S_IMODE(folder.lstat().st_mode) != 0o700:
-        folder.chmod(0o700)
-    return folder
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_owner(folder)
+    folder.chmod(0o700)
 
 
 def check_owner(folder: Path) -> None:
@@ -326,73 +367,9 @@ def check_owner(folder: Path) -> None:
         )
 
 
-def state_folders() -> Iterator[Path]:
-    """Yield the possible folders of black boxes, the most lasting first."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    if given.startswith("/"):
-        yield Path(given) / "fastfeed"
-    elif os.path.expanduser("~") != "~":
-        yield Path.home() / ".local" / "state" / "fastfeed"
-    yield Path(tempfile.gettempdir()) / f"fastfeed-{os.geteuid()}"
-
-
-def first_usable(folders: Iterator[Path]) -> Path:
-    """Return the first folder that is or can be made private.
-
-    Raise OSError with the reason for each folder if there is none.
-    """
-    reasons = []
-    for folder in folders:
-        try:
-            return make_private(folder)
-        except OSError as error:
-            reasons.append(str(error))
-    raise OSError("; ".join(reasons))
-
-
 def _open_to_read(path: Path) -> BinaryIO:
     """Open a file, without a wait for the writer of a pipe."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
-
-
-def _new_path(now_ns: int) -> Path:
-    """Return an unused path in the default folder, and remove old black boxes there."""
-    folder = first_usable(state_folders())
-    prune(now_ns / 1e9)
-    started = time.strftime("%Y%m%dT%H%M%S", time.localtime(now_ns / 1e9))
-    return folder / f"{started}.{now_ns % 10**9:09d}-{os.getpid()}{SUFFIX}"
-
-
-def _open(path: Path) -> tuple[Path, int]:
-    """Open and lock a file for the life of this process, and return its path and descriptor.
-
-    If another process has the file, use one beside it.
-    """
-    for candidate in (path, path.with_name(f"{path.name}.{os.getpid()}")):
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = os.open(candidate, flags, 0o600)
-        try:
-            found = os.fstat(fd)
-            own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
-            if not own or (found.st_size and os.pread(fd, len(MAGIC), 0) != MAGIC):
-                raise FileExistsError(
-                    f"{candidate} exists and is no black box of this user: it is not touched"
-                )
-            os.fchmod(fd, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_at(candidate, fd):  # its process just replaced it
-                raise BlockingIOError
-            return candidate, fd
-        except BaseException as error:
-            os.close(fd)
-            if not isinstance(error, BlockingIOError):
-                raise
-    raise FileExistsError(f"{path} is another process's")
-
-
-def _is_at(path: Path, fd: int) -> bool:
-    """Return True unless another file has replaced this one."""
-    return os.path.samestat(os.fstat(fd), os.lstat(path))
 
 
 def _write(fd: int, lines: bytes) -> int:

@@ -14,13 +14,10 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from importlib import metadata
 from typing import Any
 
-from fastfeed.core.unix import ON_LINUX
-from fastfeed.jobs.blackbox import BlackBox
+from fastfeed.jobs.blackbox import VARIABLE, BlackBox, is_enabled
 from fastfeed.jobs.metrics import Exporter, exporter_for
 from fastfeed.jobs.runner_samples import Sighting, WatchedRunner, WatchedStream
 from fastfeed.options import MetricsTarget
@@ -30,47 +27,25 @@ SAMPLE_EVERY_S = 1.0
 EXPORT_EVERY_SAMPLES = 5
 STOP_TIMEOUT_S = 0.2  # producers may take 1.8 s of the two that stop() promises
 EXIT_TIMEOUT_S = 1.0
-DISABLED = ("0", "off", "no", "false")
-
-
-class Watch:
-    """The observation of a runner, until `end`."""
-
-    def __init__(self, watched: WatchedRunner, observer: JobObserver) -> None:
-        self._watched = watched
-        self._observer = observer
-
-    @property
-    def over(self) -> bool:
-        """True if the feed has ended. Another feed needs another watch."""
-        return self._observer.runners.get(self._watched.number) is not self._watched
-
-    def end(self) -> None:
-        """End the observation of a runner that was stopped."""
-        self._observer.remove(self._watched)
-        if not self._observer.runners:
-            self._observer.join(STOP_TIMEOUT_S)
 
 
 class JobObserver:
     """The thread, and the files and ports that it has open."""
 
-    # Of this process. `lock` guards `current` and the exporters.
+    # Of this process. `lock` guards `current`, and the addition of runners and exporters.
     current: JobObserver | None = None
     lock = threading.RLock()
 
     def __init__(self) -> None:
-        self.runners: dict[int, WatchedRunner] = {}
+        self._runners: list[WatchedRunner] = []  # until their end is recorded
         self._exporters: dict[str, Exporter] = {}
-        self._figures: dict[WatchedRunner, dict[str, Any]] = {}  # of the last sample
-        self._changes: deque[tuple[WatchedRunner, bool]] = deque()  # True for a start
         self._changed = threading.Event()
         self._blackbox: BlackBox | None = None
         self._failure = ""  # the error that ends the process
         self._failed = False
         self._thread = threading.Thread(target=self._run, name="fastfeed-jobs", daemon=True)
 
-    def add(self, stream: WatchedStream, target: MetricsTarget | None) -> Watch:
+    def add(self, stream: WatchedStream, target: MetricsTarget | None) -> WatchedRunner:
         """Observe another runner. The caller holds the lock.
 
         Raise OptionError or MissingExtra for metrics that cannot be published.
@@ -78,9 +53,10 @@ class JobObserver:
         name = "" if target is None else str(target)
         if target is not None and name not in self._exporters:
             self._exporters[name] = exporter_for(target, lambda: self._published(name))
-        number = next(n for n in itertools.count() if n not in self.runners)
-        watched = self.runners[number] = WatchedRunner(stream, number, target=name)
-        self._changes.append((watched, True))
+        taken = {one.number for one in self._runners if not one.over}
+        number = next(n for n in itertools.count() if n not in taken)
+        watched = WatchedRunner(stream, number, target=name)
+        self._runners.append(watched)
         try:
             if self._thread.ident is None:
                 self._thread.start()
@@ -88,18 +64,14 @@ class JobObserver:
             self._close_exporters()
             raise
         self._changed.set()
-        return Watch(watched, self)
+        return watched
 
-    def remove(self, watched: WatchedRunner) -> None:
-        """Remove a runner that has ended, from any thread, including this one."""
-        if self.runners.get(watched.number) is watched:
-            self._changes.append((watched, False))
-            self.runners.pop(watched.number, None)
-            self._changed.set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread, which must have no runner left."""
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
+    def wake(self, timeout_s: float) -> None:
+        """Let the thread see which runners are over, from any thread, including this one. Wait for
+        its end if all are."""
+        self._changed.set()
+        is_last = all(one.over for one in list(self._runners))
+        if is_last and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
     def stop(self, failure: str) -> None:
@@ -108,13 +80,13 @@ class JobObserver:
         A thread must not be inside TensorFlow at the end of the interpreter.
         """
         self._failure = failure
-        for watched in list(self.runners.values()):
-            self.remove(watched)
-        self.join(EXIT_TIMEOUT_S)
+        for watched in list(self._runners):
+            watched.over = True
+        self.wake(EXIT_TIMEOUT_S)
 
     def forget(self) -> None:
         """Release the ports and the lock of the file in a forked copy, which has no thread."""
-        self.runners.clear()
+        self._runners.clear()
         for held in (self._blackbox, *self._exporters.values()):
             if held is not None:
                 held.forget()
@@ -132,23 +104,25 @@ class JobObserver:
             self._close()
 
     def _open(self) -> None:
-        path = blackbox_path()
-        if path is not None:
+        if is_enabled():
             try:
-                self._blackbox = BlackBox(path, version=own_version())
+                self._blackbox = BlackBox()
             except OSError as error:
                 LOG.warning(
-                    "no black box: %s. FASTFEED_BLACKBOX=PATH sets another path, 0 disables it",
-                    error,
+                    "no black box: %s. %s=DIR sets another folder, 0 disables it", error, VARIABLE
                 )
 
     def _loop(self) -> None:
         due_s, samples = time.perf_counter(), 0
         while True:
             self._changed.clear()
-            self._record_changes()
+            for watched in list(self._runners):
+                if not watched.begun:
+                    self._record_begin(watched)
+                if watched.over:
+                    self._record_end(watched)
             with self.lock:
-                if not self.runners and not self._changes:
+                if not self._runners:
                     self._leave()  # the next runner gets a thread of its own
                     return
             now = time.perf_counter()
@@ -162,18 +136,18 @@ class JobObserver:
 
     def _sample(self) -> None:
         """Sample and record every runner."""
-        seen: dict[WatchedRunner, Sighting] = {}
-        for watched in list(self.runners.values()):
+        seen = []
+        for watched in list(self._runners):
             sighting = watched.look()
             if sighting is not None:
-                seen[watched] = sighting
+                seen.append(sighting)
                 self._record(sighting)
             # An ended session may keep its runner forever.
             if watched.stream() is None or (sighting is not None and sighting.over):
-                self.remove(watched)
-        self._figures = {watched: one.figures() for watched, one in seen.items()}
+                watched.over = True
+                self._changed.set()
         if seen:
-            self._write(BlackBox.table, [row for one in seen.values() for row in one.producers])
+            self._write(BlackBox.table, [row for one in seen for row in one.producers])
 
     def _record(self, seen: Sighting) -> None:
         self._failed = self._failed or bool(seen.sample.error)
@@ -181,40 +155,36 @@ class JobObserver:
             self._write(BlackBox.event, seen.sample.runner, text)
         self._write(BlackBox.write, seen.sample)
 
-    def _record_changes(self) -> None:
-        """Record the runners that were added and removed, with the last status of the latter."""
-        while self._changes:
-            watched, begins = self._changes.popleft()
-            if begins:
-                text = f"start {watched.options}".rstrip()
-                self._write(BlackBox.event, watched.number, text)
-                if watched.target in self._exporters:
-                    address = self._exporters[watched.target].address
-                    LOG.info("metrics at %s", address)
-                    self._write(BlackBox.event, watched.number, f"metrics at {address}")
-            else:
-                self._record_end(watched)
+    def _record_begin(self, watched: WatchedRunner) -> None:
+        watched.begun = True
+        self._write(BlackBox.event, watched.number, f"start {watched.options}".rstrip())
+        if watched.target in self._exporters:
+            text = f"metrics at {self._exporters[watched.target].address}"
+            LOG.info(text)
+            self._write(BlackBox.event, watched.number, text)
 
     def _record_end(self, watched: WatchedRunner) -> None:
+        """Record the last status of a runner, and free its address for a new one."""
         seen = watched.look()
+        self._runners.remove(watched)
         if seen is not None:
             self._record(seen)
-            if not self.runners:
+            if not self._runners:
                 self._write(BlackBox.table, seen.producers)
             if watched.target in self._exporters:
-                self._export(watched.target, [seen.figures()])
+                self._export(watched.target, [seen])
         self._write(BlackBox.event, watched.number, "stopped")
-        self._figures = {w: figures for w, figures in self._figures.items() if w is not watched}
-        with self.lock:  # free the address for a new runner
-            self._close_exporters({w.target for w in self.runners.values()})
+        with self.lock:
+            self._close_exporters({one.target for one in self._runners})
 
-    def _published(self, target: str) -> list[dict[str, Any]]:
-        """Return the figures of the runners with this target, for any thread."""
-        return [one for watched, one in self._figures.items() if watched.target == target]
+    def _published(self, target: str) -> list[Sighting]:
+        """Return the last sightings of the runners with this target, for any thread."""
+        shown = [one for one in list(self._runners) if one.target == target and not one.over]
+        return [one.last for one in shown if one.last is not None]
 
-    def _export(self, name: str, figures: list[dict[str, Any]]) -> None:
+    def _export(self, name: str, seen: list[Sighting]) -> None:
         try:
-            self._exporters[name].write(figures)
+            self._exporters[name].write(seen)
         except OSError as error:
             LOG.warning("metrics=%r: %s. No more is written there", name, error)
             self._close_exporters(self._exporters.keys() - {name})
@@ -248,17 +218,17 @@ class JobObserver:
         self._write(BlackBox.close, self._failed or bool(self._failure))
 
 
-def observe(stream: WatchedStream, target: MetricsTarget | None = None) -> Watch | None:
+def observe(stream: WatchedStream, target: MetricsTarget | None = None) -> WatchedRunner | None:
     """Begin to observe a runner; return None if nothing was requested.
 
     Raise OptionError or MissingExtra for metrics that cannot be published.
     """
-    if blackbox_path() is None and target is None:
+    if target is None and not is_enabled():
         return None
     try:
         with JobObserver.lock:
             observer = JobObserver.current or JobObserver()
-            watch = observer.add(stream, target)
+            watched = observer.add(stream, target)
             JobObserver.current = observer
     except (OSError, RuntimeError) as error:  # too many descriptors or threads
         LOG.warning("this runner is not observed: %s", error)
@@ -267,7 +237,15 @@ def observe(stream: WatchedStream, target: MetricsTarget | None = None) -> Watch
     # later, runs first, before any runner is finalized.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
-    return watch
+    return watched
+
+
+def unobserve(watched: WatchedRunner) -> None:
+    """End the observation of a runner that was stopped."""
+    watched.over = True
+    observer = JobObserver.current  # it leaves when all are over
+    if observer is not None:
+        observer.wake(STOP_TIMEOUT_S)
 
 
 def _at_exit() -> None:
@@ -287,17 +265,3 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
-
-
-def blackbox_path() -> str | None:
-    """Return the requested path of the black box, "" for the default one, None if disabled."""
-    given = os.environ.get("FASTFEED_BLACKBOX", "")
-    return None if given.lower() in DISABLED or not ON_LINUX else "" if given == "1" else given
-
-
-def own_version() -> str:
-    """Return the installed version of fastfeed."""
-    try:
-        return metadata.version("fastfeed")
-    except metadata.PackageNotFoundError:
-        return ""

@@ -46,10 +46,10 @@ class RunnerSample(NamedTuple):
     copied: int
     making: int  # producers
     blocked: int  # producers that wait for room
-    steps_per_second: float | None
-    bytes_per_second: float | None
-    starvation: float | None
-    wait_ms: float | None  # of a step
+    steps_per_second: float | None = None
+    bytes_per_second: float | None = None
+    starvation: float | None = None
+    wait_ms: float | None = None  # of a step
 
 
 class ProducerSample(NamedTuple):
@@ -72,13 +72,8 @@ class Sighting(NamedTuple):
 
     sample: RunnerSample
     producers: list[ProducerSample]
-    workers: list[WorkerStatus]
     events: list[str]
     over: bool  # the feed yields nothing more, and no producer works for it
-
-    def figures(self) -> dict[str, Any]:
-        """Return all values by name."""
-        return {**by_name(self.sample), "producers": list(map(by_name, self.producers))}
 
 
 def by_name(values: Any) -> dict[str, Any]:
@@ -99,7 +94,8 @@ class WatchedStream(Protocol):
 class WatchedRunner:
     """A runner, by references that do not keep it alive: feed -> error -> frames -> runner.
 
-    `number` identifies it within this process; `target` is where its metrics are published.
+    `number` identifies it within this process; `target` is where its metrics are published. `begun`
+    and `over` are those of its observation: another feed needs another one.
     """
 
     def __init__(self, stream: WatchedStream, number: int, *, target: str = "") -> None:
@@ -107,6 +103,8 @@ class WatchedRunner:
         self.number = number
         self.target = target
         self.options = " ".join(_changed_options(stream.options))
+        self.begun = self.over = False
+        self.last: Sighting | None = None
         self._feed: weakref.ref[Feed] | None = None
         self._past: deque[tuple[float, Snapshot]] = deque()
         self._workers: dict[int, WorkerStatus] = {}
@@ -121,8 +119,9 @@ class WatchedRunner:
         if stream is None or feed is None:
             return None
         if self._feed is None or self._feed() is not feed:
-            self.forget()
             self._feed = weakref.ref(feed)
+            self._past.clear()
+            self._workers, self._started = {}, set()
         now, found = stream.snapshot(), feed.status()
         seconds, recent = self._recent(now)
         rss = {w.number: rss_of(w.pid) for w in found.workers if w.pid and not (w.ended or w.node)}
@@ -131,12 +130,8 @@ class WatchedRunner:
             for n, producer in enumerate(found.producers)
         ]
         sample = self._sample(now, found, since=(seconds, recent))
-        return Sighting(sample, rows, found.workers, self._events(found, rows), found.over)
-
-    def forget(self) -> None:
-        """Release the counters and the descriptors of the workers."""
-        self._past.clear()
-        self._workers, self._started = {}, set()
+        self.last = Sighting(sample, rows, self._events(found, rows), found.over)
+        return self.last
 
     def _recent(self, now: Snapshot) -> tuple[float, Snapshot | None]:
         """Return the length of the last seconds, and the counters of that time."""
@@ -251,7 +246,7 @@ def _end_of_worker(worker: WorkerStatus, rows: list[ProducerSample]) -> str:
 
 def _rates(seconds: float, recent: Snapshot | None) -> dict[str, Any]:
     if recent is None:
-        return dict.fromkeys(("steps_per_second", "bytes_per_second", "starvation", "wait_ms"))
+        return {}
     consumed = recent.consumed
     return {
         "steps_per_second": consumed.batches / seconds,

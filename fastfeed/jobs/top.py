@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fastfeed.errors import MissingExtra, OptionError
-from fastfeed.jobs.blackbox import FlightRecord, boxes, in_use, is_own_box, read
+from fastfeed.jobs.blackbox import SUFFIX, FlightRecord, boxes, in_use, own_stat, read
 from fastfeed.jobs.drawing import Terminal, decimal, percent, size
 from fastfeed.jobs.job_view import render, starvation_colour
 from fastfeed.jobs.runner_samples import by_name
@@ -30,11 +30,11 @@ OTHERS = "`py-spy dump --pid PID` shows the threads of any Python process"
 
 
 class JobWatcher:
-    """Observes one process repeatedly. Raise OptionError if it cannot be observed."""
+    """Observes the process of a black box repeatedly. Raise OptionError if that cannot be read."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._path = box_of(pid)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.pid = read(path).header.pid
         self._processes: dict[int, psutil.Process] = {}
         self._has_gpu = True
 
@@ -96,7 +96,7 @@ def view(
     user.
     """
     console = console or Terminal()
-    watchers = [JobWatcher(pid)] if pid is not None else running_jobs()
+    watchers = running_jobs() if pid is None else [JobWatcher(box_of(pid))]
     if len(watchers) != 1:
         _list([one for one in map(JobWatcher.read, watchers) if one], console, as_json=as_json)
     elif as_json:
@@ -112,13 +112,12 @@ def running_jobs() -> list[JobWatcher]:
     found = []
     for path in filter(in_use, boxes()):
         with contextlib.suppress(OptionError):
-            header = read(path).header
-            if header.host == socket.gethostname():
-                found.append(JobWatcher(header.pid))
+            if read(path).header.host == socket.gethostname():
+                found.append(JobWatcher(path))
     if not found:
         raise OptionError(
-            "no process of this user writes a black box in the default folder: a job with a "
-            f"FeedRunner does. With FASTFEED_BLACKBOX=PATH, name it: fastfeed top PID. {OTHERS}"
+            "no process of this user writes a black box: a job with a FeedRunner does. With "
+            f"FASTFEED_BLACKBOX=DIR, set it here, too, or name it: fastfeed top PID. {OTHERS}"
         )
     return found
 
@@ -131,13 +130,13 @@ def box_of(pid: int) -> Path:
         raise OptionError(f"there is no process {pid}") from error
     except psutil.AccessDenied as error:
         raise OptionError(f"process {pid} is another user's: run as that user. {OTHERS}") from error
-    found = next(filter(is_own_box, opened), None)
-    if found is None:
-        raise OptionError(
-            f"process {pid} writes no black box of this user: it has no FeedRunner that runs, or "
-            f"FASTFEED_BLACKBOX=0, or its disk is full. {OTHERS}"
-        )
-    return found
+    for path in opened:
+        if path.suffix == SUFFIX and own_stat(path):
+            return path
+    raise OptionError(
+        f"process {pid} writes no black box of this user: it has no FeedRunner that runs, or "
+        f"FASTFEED_BLACKBOX=0, or its disk is full. {OTHERS}"
+    )
 
 
 def figures_of(flight: FlightRecord) -> dict[str, Any]:

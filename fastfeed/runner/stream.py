@@ -20,7 +20,8 @@ from fastfeed.engine.feed import Feed
 from fastfeed.engine.order_stage import CutStage, Cutter, OrderStage, run_is_over
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
-from fastfeed.jobs.observer import Watch, observe
+from fastfeed.jobs.observer import observe, unobserve
+from fastfeed.jobs.runner_samples import WatchedRunner
 from fastfeed.options import FeedOptions, Pad, Shuffle, refuse_too_many
 from fastfeed.producers.process.supervisor import SharedWorkers
 from fastfeed.runner.checkpoint import (
@@ -114,7 +115,7 @@ class Stream:
         self._leader: Stream | None = None
         self._followers: list[weakref.ref[Stream]] = []
         self._session_snapshot: Callable[[], Snapshot] | None = None
-        self._watch: Watch | None = None  # from the first start on
+        self._watch: WatchedRunner | None = None  # from the first start on
 
     def current_feed(self, *, each: bool = False) -> Feed:
         """Return the feed for a loop over whole runs, or over `each` epoch.
@@ -289,7 +290,7 @@ class Stream:
         """End the observation of the feed by the black box and metrics."""
         watch, self._watch = self._watch, None
         if watch is not None:
-            watch.end()
+            unobserve(watch)
 
     @property
     def shares(self) -> bool:

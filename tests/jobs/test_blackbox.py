@@ -55,29 +55,21 @@ def test_a_failure_is_kept(folder: Path) -> None:
     assert seen.events[-1].text == "stopped"
 
 
-def test_a_given_path_is_kept(
+def test_in_a_given_folder_all_are_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("FASTFEED_BLACKBOX", str(tmp_path / "flight"))
-    for _ in range(2):  # the second one replaces the file
+    given = tmp_path / "new" / "flights"
+    monkeypatch.setenv("FASTFEED_BLACKBOX", str(given))
+    for _ in range(2):
         with FeedRunner(ones) as runner:
             next(iter(runner))
-    seen = read(tmp_path / "flight")
+    assert left(folder) == [] and len(left(given)) == 2
+    seen = read()
     assert seen.ending == "cleanly"
-    assert [e.text for e in seen.events if e.runner == 0 and e.text in ("start", "stopped")] == [
-        "start",
-        "stopped",
-    ]
-
-
-def test_two_processes_with_one_path(tmp_path: Path) -> None:
-    path = str(tmp_path / "flight")
-    first, second = BlackBox(path), BlackBox(path)
-    assert second.path.name == f"flight.{os.getpid()}"
-    with pytest.raises(FileExistsError, match="another process"):
-        BlackBox(path)
-    for box in (first, second):
-        box.close(False)
+    assert [e.text for e in seen.events if e.text in ("start", "stopped")] == ["start", "stopped"]
+    given.chmod(0o777)
+    BlackBox().close(False)
+    assert stat.S_IMODE(given.stat().st_mode) == 0o777 and len(boxes()) == 3
 
 
 def test_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,24 +78,6 @@ def test_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         next(iter(runner))
         assert not observing()
     assert left(folder) == []
-
-
-@pytest.mark.parametrize("kind", ["foreign file", "link", "folder", "pipe"])
-def test_what_is_no_black_box_is_left_alone(kind: str, tmp_path: Path) -> None:
-    path, other = tmp_path / "here", tmp_path / "other"
-    other.write_text("precious")
-    if kind == "foreign file":
-        path.write_text("precious")
-    elif kind == "link":
-        path.symlink_to(other)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        os.mkfifo(path)
-    with pytest.raises(OSError):  # noqa: PT011  # the class depends on the system call
-        BlackBox(str(path))
-    assert other.read_text() == "precious"
-    assert path.exists()
 
 
 @pytest.mark.parametrize(
@@ -163,10 +137,13 @@ def test_old_ones_are_removed(folder: Path) -> None:
         os.utime(path, (time.time() - days * 86400,) * 2)
     (folder / "00.blackbox.tmp12345").write_bytes(b"")  # of a replacement cut short
     os.utime(folder / "00.blackbox.tmp12345", (0, 0))
-    living = BlackBox(str(folder / "99.blackbox"))
+    living = BlackBox(folder)
     os.utime(living.path, (0, 0))
     prune(time.time())
-    assert [p.name for p in boxes()] == [f"{n:02d}.blackbox" for n in range(10)] + ["99.blackbox"]
+    assert [p.name for p in boxes()] == [
+        *(f"{n:02d}.blackbox" for n in range(10)),
+        living.path.name,
+    ]
     assert len(left(folder)) == 11
     living.close(False)
     os.utime(folder / "03.blackbox", (0, 0))

@@ -115,18 +115,19 @@ def test_a_minute_in_seconds() -> None:
     assert again[-2] is None and again[-1] is not None
 
 
-def test_how_it_ended(tmp_path: Path) -> None:
-    box = BlackBox(str(tmp_path / "box"))
+def test_how_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    box = BlackBox(tmp_path)
     (tmp_path / "link").symlink_to(box.path)
     assert read(box.path).ending == read(tmp_path / "link").ending == "running"
     (tmp_path / "copy").write_bytes(box.path.read_bytes())
     assert read(tmp_path / "copy").ending == "killed"  # nobody has it locked
+    monkeypatch.setenv("FASTFEED_BLACKBOX", str(tmp_path))  # where it is kept
     box.close(False)
     assert read(box.path).ending == "cleanly"
 
 
 def test_files_that_cannot_be_shown(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="there is no black box.*FASTFEED_BLACKBOX=PATH"):
+    with pytest.raises(OptionError, match="there is no black box.*FASTFEED_BLACKBOX=DIR"):
         read()
     with pytest.raises(OptionError, match="cannot be read: No such file"):
         read(tmp_path / "nothing")
@@ -135,8 +136,7 @@ def test_files_that_cannot_be_shown(folder: Path, tmp_path: Path) -> None:
 
 
 def test_ended_processes_come_first(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    boxes = [BlackBox(str(folder / f"{n}.blackbox")) for n in range(3)]
+    boxes = [BlackBox() for _ in range(3)]
     assert (
         newest() == boxes[2].path or os.stat(boxes[2].path).st_mtime == os.stat(newest()).st_mtime
     )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,7 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedOptions, FeedRunner, MissingExtra, OptionError
-from fastfeed.core.unix import resource
-from fastfeed.jobs import metrics, observer
-from fastfeed.jobs.metrics import PrometheusServer
+from fastfeed.jobs import observer
 from fastfeed.options import MetricsTarget
 from tests.helpers.dying import until
 from tests.jobs.flights import flight, observing, ones
@@ -147,7 +143,7 @@ def test_prometheus(prometheus: str) -> None:
             next(iter(private))
             flight(runner=2)
             assert 'fastfeed_failed{runner="2"}' not in values(get(url)[0])
-    assert not observing()
+    until(lambda: not observing(), "the end of the thread")
     with pytest.raises(urllib.error.URLError):
         get(url)
 
@@ -171,71 +167,13 @@ def test_metrics_without_a_black_box(prometheus: str, monkeypatch: pytest.Monkey
         scraped(f"http://127.0.0.1:{port}/metrics", 'fastfeed_failed{runner="0"}', 0)
 
 
-@contextlib.contextmanager
-def server() -> Iterator[PrometheusServer]:
-    """Yield a server without runners."""
-    pytest.importorskip("prometheus_client")
-    found = PrometheusServer(MetricsTarget("prometheus", "127.0.0.1", 0), list)
-    try:
-        yield found
-    finally:
-        found.close()
-    assert found.socket.fileno() < 0 and not found._thread.is_alive()
-
-
-def test_a_silent_client_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "CLIENT_TIMEOUT_S", 0.05)
-    with server() as found, contextlib.ExitStack() as clients:
-        address = found.server_address[:2]
-        silent = [
-            clients.enter_context(socket.create_connection(address, timeout=60)) for _ in range(3)
-        ]
-        silent[0].sendall(b"GET /metrics HTTP/1.1\r\nA: b")
-        assert "fastfeed_failed" in get(found.address)[0]
-        assert silent[0].recv(1) == b""  # after its timeout
-
-
-def test_many_clients_hold_no_other_off() -> None:
-    with server() as found, contextlib.ExitStack() as clients:
-        address = found.server_address[:2]
-        silent = [
-            clients.enter_context(socket.create_connection(address, timeout=60))
-            for _ in range(3 * metrics.MAX_CLIENTS)
-        ]
-        assert "fastfeed_failed" in get(found.address)[0]
-        assert silent[0].recv(1) == b""  # the oldest is sent away
-        assert len(found._clients) <= metrics.MAX_CLIENTS
-
-
-@pytest.mark.parametrize("question", [b"POST /metrics HTTP/1.1\r\n\r\n", b"\x16\x03\x01\r\n\r\n"])
-def test_other_questions_get_an_error(question: bytes) -> None:
-    with server() as found:
-        with socket.create_connection(found.server_address[:2], timeout=60) as client:
-            client.sendall(question)
-            with client.makefile("rb") as answer:
-                assert b"fastfeed" not in answer.read()
-        assert "fastfeed_failed" in get(found.address)[0]
-
-
-def test_without_descriptors_a_server_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A waiting client makes its listener ready again and again, while none can be accepted."""
-    with server() as found, socket.socket() as client:
-        rests: list[float] = []
-        wait = found._ended.wait
-        monkeypatch.setattr(
-            found._ended, "wait", lambda seconds: rests.append(seconds) or wait(0.001)
-        )
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-        try:
-            client.connect(found.server_address[:2])
-            until(lambda: len(rests) > 2, "some attempts")
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert set(rests) == {metrics.REST_S}
-        client.settimeout(60)
-        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert client.recv(4) == b"HTTP"
+def test_a_silent_client_delays_no_other(prometheus: str) -> None:
+    with FeedRunner(ones, metrics=prometheus) as runner:
+        next(iter(runner))
+        url = url_of()
+        with socket.create_connection(("127.0.0.1", port_of(url)), timeout=60) as silent:
+            silent.sendall(b"GET /metrics HTTP/1.1\r\nA: b")
+            scraped(url, 'fastfeed_failed{runner="0"}', 0)
 
 
 def events(folder: Path) -> list[tuple[int, dict[str, float]]]:
@@ -263,7 +201,7 @@ def test_tensorboard(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         until(lambda: len(events(tmp_path / "runs" / "runner-0")) > 3, "some events")
     found = events(tmp_path / "runs" / "runner-0")
     assert found[0] == (0, {})  # the version
-    assert found[-1][0] == 4 and "fastfeed/queue_depth" in found[-1][1]
+    assert found[-1][0] == 4 and "fastfeed/depth" in found[-1][1]
     assert not observing()
 
 

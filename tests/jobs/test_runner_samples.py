@@ -127,7 +127,7 @@ def test_figures_of_the_last_seconds() -> None:
         assert 50 / now.steps_per_second < time.perf_counter() - before + 1
         assert 0 <= now.starvation <= 1
         assert now.bytes_per_second == pytest.approx(now.steps_per_second * 48)
-        assert found.figures()["producers"][0]["batches"] >= 51
+        assert found.producers[0].batches >= 51 and watched.last is found
 
 
 def test_a_status_keeps_no_runner_alive() -> None:

@@ -17,9 +17,8 @@ from rich.console import Console
 from fastfeed import FeedRunner, OptionError
 from fastfeed.jobs import top
 from fastfeed.jobs.blackbox import BlackBox
-from fastfeed.jobs.top import JobWatcher, view
+from fastfeed.jobs.top import view
 from fastfeed.probes.gpu import GpuReading
-from tests.helpers.dying import until
 from tests.jobs.flights import flight, ones, sample
 
 
@@ -66,7 +65,7 @@ def test_the_only_job(folder: Path) -> None:
         told = json.loads(text_of(out))
         assert told["pid"] == os.getpid() and told["runners"][0]["batches"] == 5
         assert len(told["runners"][0]["producers"]) == 2
-        watcher = JobWatcher(os.getpid())
+        (watcher,) = top.running_jobs()
         assert watcher.read() is not None
     assert watcher.read() is None
     with pytest.raises(OptionError, match="has just ended"):
@@ -75,25 +74,23 @@ def test_the_only_job(folder: Path) -> None:
         view(console=console())
 
 
-def test_a_black_box_at_a_path_of_its_own(
+def test_a_black_box_in_a_given_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("FASTFEED_BLACKBOX", str(tmp_path / "flight"))
+    monkeypatch.setenv("FASTFEED_BLACKBOX", str(tmp_path / "flights"))
     with FeedRunner(ones) as runner:
         next(iter(runner))
+        flight()
+        monkeypatch.delenv("FASTFEED_BLACKBOX")
+        with pytest.raises(OptionError, match="FASTFEED_BLACKBOX=DIR, set it here"):
+            view(console=console())
         out = console()
-        until_sampled(tmp_path / "flight")
         view(os.getpid(), console=out)
         assert "runner 0 runs" in text_of(out)
 
 
-def until_sampled(path: Path) -> None:
-    until(lambda: path.exists() and b"RunnerSample" in path.read_bytes(), "a sample")
-
-
 def test_several_jobs_are_listed(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    boxes = [BlackBox(str(folder / f"{n}.blackbox")) for n in range(2)]
+    boxes = [BlackBox() for _ in range(2)]
     for box in boxes:
         box.write(sample(1, time_ns=time.time_ns(), starvation=0.31, steps_per_second=48.0))
     out = console()

@@ -308,13 +308,13 @@ class TestBadInput:
         self, server: ShardServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         token = ShardAddress.parse(server.address).token
-        box = tmp_path / "box"
-        monkeypatch.setenv("FASTFEED_BLACKBOX", str(box))
+        monkeypatch.setenv("FASTFEED_BLACKBOX", str(tmp_path))
         monkeypatch.setattr(sys, "argv", ["train.py", f"--shard={server.address}", "--last"])
         monkeypatch.setattr(sys, "orig_argv", ["python", *sys.argv])
         with rank(server, epochs=2) as runner:
             assert len(next(iter(runner))) == 2
             texts = [repr(runner), repr(runner.options), repr(server)]
+        (box,) = tmp_path.iterdir()
         seen = read(box)
         texts += [seen.header.command, *(event.text for event in seen.events)]
         assert "--last" in seen.header.command

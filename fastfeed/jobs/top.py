@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +20,7 @@ from fastfeed.jobs.blackbox import SUFFIX, FlightRecord, boxes, in_use, own_stat
 from fastfeed.jobs.drawing import Terminal, decimal, percent, size
 from fastfeed.jobs.job_view import render, starvation_colour
 from fastfeed.jobs.runner_samples import by_name
-from fastfeed.probes.gpu import DRIVER, readings
+from fastfeed.probes.gpu import readings
 
 TOP_INTERVAL_S = 1.0  # as often as a job writes its black box
 CPU_WINDOW_S = 0.5  # of the first frame
@@ -36,7 +35,6 @@ class JobWatcher:
         self._path = path
         self.pid = read(path).header.pid
         self._processes: dict[int, psutil.Process] = {}
-        self._has_gpu = True
 
     def read(self) -> FlightRecord | None:
         """Return what the black box shows, or None once the process or its runners have ended."""
@@ -50,21 +48,14 @@ class JobWatcher:
         table = Table(box=None, padding=(0, 1), show_header=False)
         for name, pid, cpu, rss in self._process_loads(flight)[: 1 + TOP_PROCESSES]:
             table.add_row(name, f"pid {pid}", f"{percent(cpu)} CPU", f"{size(rss)} memory")
-        missing = ""
-        if self._has_gpu:
-            gpus: list[Any] = []
-            try:
-                gpus = readings(self.pid)
-            except MissingExtra as error:
-                missing = f"the GPU is not seen: {error}" if os.path.exists(DRIVER) else ""
-            self._has_gpu = bool(gpus)
-            for gpu in gpus:
+        with contextlib.suppress(MissingExtra):  # `fastfeed doctor` tells how to see GPUs
+            for gpu in readings(self.pid):
                 memory = f"{size(gpu.used_nbytes)} of {size(gpu.all_nbytes)} memory"
                 own = f", {size(gpu.own_nbytes)} its own" if gpu.own_nbytes else ""
                 table.add_row(
                     f"GPU {gpu.number}", gpu.name, f"{percent(gpu.busy)} busy", memory + own
                 )
-        return Group(table, Text(missing, style="yellow")) if missing else table
+        return table
 
     def _process_loads(self, flight: FlightRecord) -> list[tuple[str, int, float | None, int]]:
         """Return the trainer and its workers, the busiest first: name, pid, cores and memory."""

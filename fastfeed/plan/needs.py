@@ -73,11 +73,10 @@ LINES = (
     ("measured", "FLOP/s", "FLOP/s", "steps * minibatch * flops / took"),
     ("measured", "of the peak", "%", "steps * minibatch * flops / took / peak / accelerators"),
     ("measured", "the run", "$", "price * accelerators * took / 3600"),
-    ("exchange", "a worker and step", "B", "exchanged"),
-    ("exchange", "a server and step", "B", "exchanged * accelerators / servers"),
+    ("exchange", "a worker and step", "B", "2 * (accelerators - 1) / accelerators * weights"),
     ("exchange", "time of a step", "s", "exchange_s"),
     ("exchange", "speed-up", "x", "accelerators * step_s / (step_s + exchange_s)"),
-    ("exchange", "interconnect for 90 %", "B/s", "exchanged / (step_s * (1 / 0.9 - 1))"),
+    ("exchange", "interconnect for 90 %", "B/s", "exchange_s * interconnect / step_s * 9"),
     ("device", "weights", "B", "weights"),
     ("device", "gradients + optimizer", "B", "weights * (1 + slots)"),
     ("device", "activations", "B", "batch * activations if weights else 0"),
@@ -123,7 +122,6 @@ class Plan:
     figures: PlanFigures
     settings: tuple[PlannedSetting, ...]
     chosen: PlannedSetting | None
-    ceiling: float | None
     needs: tuple[Need, ...]
     missing: tuple[str, ...]
 
@@ -163,9 +161,8 @@ def make_plan(given: PlanFigures, profile: SourceProfile | None = None) -> Plan:
         found += [Need("ram", part, n, "B", RAM[part]) for part, n in chosen.memory.items() if n]
     elif step_s is not None and "batch" in figures:
         values["samples_per_s"] = figures["batch"] / (step_s + exchange_seconds(figures))
-    ceiling = 1 / step_seconds(workload) if workload else None
     hints = tuple(_hints(figures, step_s))
-    return Plan(figures, tuple(settings), chosen, ceiling, (*found, *lines_of(values)), hints)
+    return Plan(figures, tuple(settings), chosen, (*found, *lines_of(values)), hints)
 
 
 def lines_of(values: dict[str, Any]) -> Iterator[Need]:
@@ -198,8 +195,6 @@ def _values(figures: PlanFigures, step_s: float | None) -> dict[str, Any]:
             found["given_step_s"] = step_s
     if "optimizer" in figures:
         found["slots"] = OPTIMIZER_SLOTS[figures["optimizer"]]
-    if nbytes := exchanged_nbytes(figures):
-        found["exchanged"] = nbytes
     if seconds := exchange_seconds(figures):
         found["exchange_s"] = seconds
     if figures.have("steps", "checkpoint_every"):
@@ -212,28 +207,15 @@ def _values(figures: PlanFigures, step_s: float | None) -> dict[str, Any]:
     return found
 
 
-def exchanged_nbytes(figures: PlanFigures) -> float:
-    """Return the bytes that one worker sends and receives in a step, 0 if it is alone: by a ring,
-    2 (N - 1) / N x weights (Patarasuk and Yuan 2009); by parameter servers, 2 x weights (Li et al.
-    2014)."""
-    count = figures["accelerators"]
-    if count < 2 or "weights" not in figures:
-        return 0.0
-    share = 1.0 if figures["exchange"] == "servers" else (count - 1) / count
-    return float(2 * share * figures["weights"])
-
-
 def exchange_seconds(figures: PlanFigures) -> float:
     """Return the seconds of the exchange of a step, without overlap with the step; 0 if unknown.
 
-    The busier of a worker and a parameter server counts.
+    A worker sends and receives 2 (N - 1) / N x weights, over a ring (Patarasuk and Yuan 2009).
     """
-    if "interconnect" not in figures:
+    if not figures.have("interconnect", "weights"):
         return 0.0
-    busiest = exchanged_nbytes(figures)
-    if figures.get("exchange") == "servers" and "servers" in figures:
-        busiest *= max(1.0, figures["accelerators"] / figures["servers"])
-    return float(busiest / figures["interconnect"])
+    share = 1 - 1 / figures["accelerators"]
+    return float(2 * share * figures["weights"] / figures["interconnect"])
 
 
 def _work(

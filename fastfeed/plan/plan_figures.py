@@ -75,8 +75,6 @@ KNOWN = {
     "network": ("B/s", "a machine's connection to the storage, such as 10Gbit/s"),
     "storage": ("B/s", "reading speed of the storage for one machine, such as 500MB/s"),
     "interconnect": ("B/s", "a worker's connection to the others, such as 10Gbit/s"),
-    "exchange": ("allreduce|servers", "of gradients: allreduce or servers"),
-    "servers": ("n", "parameter servers"),
     "checkpoint_every": ("n", "steps between checkpoints"),
     "checkpoints": ("n", "checkpoints that are kept"),
 }
@@ -101,7 +99,6 @@ DEFAULTS: dict[str, tuple[object, str, tuple[str, ...]]] = {
     "parameter_bytes": (4, "assumed: float32", ("parameters",)),
     "optimizer": ("momentum", "assumed: one slot for each parameter", ("parameters", "weights")),
     "efficiency": (0.4, "assumed: as the H100; accelerator= knows others", ("flops",)),
-    "exchange": ("allreduce", "assumed: synchronous, over a ring", ("parameters", "weights")),
     "checkpoint_every": (1000, "assumed", ("parameters", "weights")),
     "cache": ("no", "the default of FeedRunner", ()),
     "trainer": (500e6, "TensorFlow 2.21 on a CPU after the first steps", ("source",)),
@@ -402,8 +399,6 @@ def assume(figures: PlanFigures) -> PlanFigures:
     }
     if "accelerator" in figures:
         found |= accelerator_figures(figures["accelerator"])
-    if "servers" in figures:
-        found["exchange"] = Figure("servers", "from servers")
     if "flops" in figures:
         kept = figures["flops"] * ACTIVATION_NBYTES
         found["activations"] = Figure(kept, "flops x 3.6 / 1000, as ResNet-50 (Radosavovic 2020)")

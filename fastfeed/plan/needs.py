@@ -260,8 +260,9 @@ def _input(
     yield Need("input", "starvation", found.starvation, "%", "simulated (docs/model.md)")
     cores = cores_needed(workload) * figures["accelerators"]
     yield Need("input", "cores", cores, "", "to keep all steps busy: core seconds / step")
-    machines, there = math.ceil(cores / figures["cores"]), figures["machines"]
-    few = f"{there:.0f} with {figures['cores']:g} cores cannot keep the steps at their own speed"
+    there = math.ceil(figures["accelerators"] / figures["per_machine"])
+    machines = math.ceil(cores / figures["cores"])
+    few = f"{there} with {figures['cores']:g} cores cannot keep the steps at their own speed"
     few *= machines > there
     yield Need("input", "machines", max(machines, there), "", "for cores and accelerators", few)
     if few:

@@ -64,7 +64,6 @@ KNOWN = {
     "efficiency": ("%", "share of the peak that the step reaches"),
     "price": ("$", "dollars an hour for one accelerator and its share of the machine"),
     "per_machine": ("n", "accelerators in a machine"),
-    "machines": ("n", "machines with accelerators"),
     "cores": ("n", "cores of a machine"),
     "ram": ("B", "memory of a machine, such as 64GB"),
     "disk": ("B", "free disk of a machine, such as 1TB"),
@@ -106,12 +105,10 @@ DEFAULTS: dict[str, tuple[object, str, tuple[str, ...]]] = {
 # Products that are 1, by the exponent of each factor.
 PRODUCTS: tuple[Mapping[str, int], ...] = (
     {"minibatch": 1, "batch": -1, "accelerators": -1},
-    {"accelerators": 1, "machines": -1, "per_machine": -1},
     {"dataset": 1, "samples": -1, "stored": -1},
     {"weights": 1, "parameters": -1, "parameter_bytes": -1},
     {"steps": 1, "minibatch": 1, "epochs": -1, "samples": -1},
 )
-PLACES = PRODUCTS[1]  # the last machine may have free places
 
 
 @dataclass(frozen=True)
@@ -291,9 +288,7 @@ def _derive(known: dict[str, Figure]) -> bool:
         (name,) = missing
         others = {one: power for one, power in product.items() if one != name}
         value: float = _product(PlanFigures(known), others) ** -product[name]
-        if product is PLACES:
-            value = math.ceil(value)
-        elif name == "batch":
+        if name == "batch":
             value = max(1, round(value))
         given = dict.fromkeys(text for one in others for text in known[one].given)
         known[name] = Figure(value, "from " + " and ".join(others), tuple(given))
@@ -308,9 +303,6 @@ def _product(figures: PlanFigures, powers: Mapping[str, int]) -> float:
 def _check_products(figures: PlanFigures) -> None:
     for product in PRODUCTS:
         off = _product(figures, product) if figures.have(*product) else 1.0
-        if product is PLACES and figures.have(*product) and off < 1:
-            free = figures["machines"] * figures["per_machine"] - figures["accelerators"]
-            off = off if free >= figures["per_machine"] else 1.0
         if abs(off - 1) > TOLERANCE:
             left = [name for name, power in product.items() if power > 0]
             right = [name for name, power in product.items() if power < 0]
@@ -408,17 +400,8 @@ def assume(figures: PlanFigures) -> PlanFigures:
     if "cores" not in figures:
         found["cores"] = Figure(usable_cores(), f"{PROFILED}: this machine")
         found["ram"] = Figure(psutil.virtual_memory().total, f"{PROFILED}: this machine")
-    return _with_machines(figures).filled(found)
-
-
-def _with_machines(figures: PlanFigures) -> PlanFigures:
-    """Return the figures with the accelerators and their machines."""
-    if "accelerators" not in figures:
-        if "machines" in figures:
-            figures = figures.filled({"per_machine": Figure(1, "assumed: one for each machine")})
-        elif "per_machine" in figures:
-            figures = figures.filled({"machines": Figure(1, "assumed: one")})
-        else:
-            figures = figures.filled({"accelerators": Figure(1, "assumed: one")})
-    most = min(IN_MACHINE, figures["accelerators"])
-    return figures.filled({"per_machine": Figure(most, "assumed: up to 8 in a machine")})
+    count = figures.get_or("accelerators", figures.get_or("per_machine", 1))
+    found["accelerators"] = Figure(round(count), "assumed: one, or one machine")
+    most = min(IN_MACHINE, found["accelerators"].value)
+    found["per_machine"] = Figure(most, "assumed: up to 8 in a machine")
+    return figures.filled(found)

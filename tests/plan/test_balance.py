@@ -12,24 +12,18 @@ from fastfeed.plan.balance import balanced_batch, cost_line
 STEPS = [(32, 0.164), (64, 0.292)]  # 36 ms + 4 ms for each sample
 
 
-def test_the_batch_at_which_input_and_step_take_the_same_time():
-    found = balanced_batch(0.005, STEPS)
-    assert found.batch == 36 and found.limit == "input"
-    assert found.samples_per_second == pytest.approx(200)
-
-
-def test_more_producers_need_a_larger_batch():
-    assert balanced_batch(0.009, STEPS, producers=2).batch == 72
-
-
-def test_an_input_that_is_always_faster():
-    found = balanced_batch(0.001, STEPS)
-    assert found.limit == "step"
-    assert found.batch == 171  # 36 ms are 5 % of 36 ms + 171 x 4 ms
-
-
-def test_memory_bounds_the_batch():
-    assert balanced_batch(0.001, STEPS, most=64).batch == 64
+@pytest.mark.parametrize(
+    ("source", "more", "batch", "limit"),
+    [
+        (0.005, {}, 36, "input"),
+        (0.009, {"producers": 2}, 72, "input"),
+        (0.001, {}, 171, "step"),  # 36 ms are 5 % of 36 ms + 171 x 4 ms
+        (0.001, {"most": 64}, 64, "step"),
+    ],
+)
+def test_the_batch_at_which_input_and_step_take_the_same_time(source, more, batch, limit):
+    found = balanced_batch(source, STEPS, **more)
+    assert (found.batch, found.limit) == (batch, limit)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,12 @@ def test_remote_producers_instead_of_machines_with_accelerators():
     assert not any(need.name == "remote producers" for need in enough.needs)
 
 
+def test_machines_have_up_to_eight_accelerators():
+    words = "batch=64 source=1us step=10ms cores=2"
+    assert value(plan_of(f"{words} accelerators=12"), "input", "machines") == 2
+    assert value(plan_of(f"{words} accelerators=12 per_machine=4"), "input", "machines") == 3
+
+
 def test_every_line_has_a_name_of_its_own_and_every_warning_a_line():
     names = [line[:2] for line in LINES]
     assert len(set(names)) == len(names)

@@ -44,8 +44,6 @@ def test_figures_follow_from_others():
         "steps=10 minibatch=100 epochs=90 samples=1M",
         "lock=60% native=60%",
         "lock=20% native=20% wait=20%",
-        "accelerators=8 machines=3 per_machine=8",
-        "accelerators=8 machines=2 per_machine=8",
         "batch=128 samples=100",
         "batch=32 accelerators=8 samples=100",
     ],
@@ -56,18 +54,6 @@ def test_contradictions_are_said_as_they_were_given_and_blame_nothing_else(words
     assert str(error.value).startswith(f"{', '.join(words.split())} contradict each other")
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ("samples=14M stored=300GB", "samples=14M, stored=300GB: the data set would be 4.2 EB.*d"),
-        ("step=64:164ms,32:292ms", "step=64:164ms,32:292ms: a larger batch cannot take less time"),
-    ],
-)
-def test_slips_are_answered_in_plain_words(words, text):
-    with pytest.raises(OptionError, match=text):
-        figures_from(words.split())
-
-
 def test_a_data_set_of_petabytes_is_possible_if_it_is_given():
     assert figures_from(["samples=14M", "stored=300GB", "dataset=4200000TB"])["samples"] == 14e6
 
@@ -75,21 +61,25 @@ def test_a_data_set_of_petabytes_is_possible_if_it_is_given():
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["batch=1.5"], "batch=1.5: must be a number > 0.*without a fraction"),
-        (["sampels=3"], "did you mean samples"),
-        (["samples"], "is no figure such as"),
-        (["batch=3", "batch=4"], "given twice"),
-        (["batch=some"], "batch=some: must be"),
+        ("samples=14M stored=300GB", "samples=14M, stored=300GB: the data set would be 4.2 EB.*d"),
+        ("step=64:164ms,32:292ms", "step=64:164ms,32:292ms: a larger batch cannot take less time"),
+        ("batch=1.5", "batch=1.5: must be a number > 0.*without a fraction"),
+        ("sampels=3", "did you mean samples"),
+        ("samples", "is no figure such as"),
+        ("batch=3 batch=4", "given twice"),
+        ("batch=some", "batch=some: must be"),
+        ("accelerator=Abacus", "Must be one of P100.*or give peak="),
+        ("accelerator=TPUv7", "did you mean TPUv"),
     ],
 )
-def test_words_that_are_no_figures(words, text):
+def test_slips_are_answered_in_plain_words(words, text):
     with pytest.raises(OptionError, match=text):
-        figures_from(words)
+        assume(figures_from(words.split()))
 
 
 @given(st.data())
 def test_any_figure_of_a_product_follows_from_the_others(data):
-    product = data.draw(st.sampled_from(PRODUCTS[:1] + PRODUCTS[2:3]))
+    product = data.draw(st.sampled_from(PRODUCTS[:2]))
     values = {name: data.draw(st.integers(1, 100), name) for name, p in product.items() if p < 0}
     (whole,) = (name for name, p in product.items() if p > 0)
     total = 1
@@ -180,15 +170,6 @@ def test_names_of_accelerators_in_any_spelling(name, same):
     assert found["peak"] == accelerators()[same]["peak"]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("Abacus", "Must be one of P100.*or give peak="), ("TPUv7", "did you mean TPUv")],
-)
-def test_an_unknown_accelerator(name, text):
-    with pytest.raises(OptionError, match=text):
-        assume(figures_from([f"accelerator={name}"]))
-
-
 @pytest.mark.parametrize("name", accelerators())
 def test_every_accelerator_has_figures_that_can_be_and_their_sources(name):
     kind = accelerators()[name]
@@ -198,20 +179,19 @@ def test_every_accelerator_has_figures_that_can_be_and_their_sources(name):
 
 
 @pytest.mark.parametrize(
-    ("words", "machines", "per_machine"),
+    ("words", "accelerators", "per_machine"),
     [
-        ("accelerators=8", 1, 8),
-        ("machines=1 accelerators=8", 1, 8),
-        ("accelerators=12", 2, 8),
-        ("machines=3", 3, 1),
-        ("per_machine=4", 1, 4),
-        ("minibatch=256 batch=16", 2, 8),
+        ("accelerators=8", 8, 8),
+        ("accelerators=12", 12, 8),
+        ("accelerators=12 per_machine=4", 12, 4),
+        ("per_machine=4", 4, 4),
+        ("minibatch=256 batch=16", 16, 8),
         ("batch=16", 1, 1),
     ],
 )
-def test_accelerators_and_their_machines(words, machines, per_machine):
+def test_accelerators_and_their_machines(words, accelerators, per_machine):
     found = assume(figures_from(words.split()))
-    assert (found["machines"], found["per_machine"]) == (machines, per_machine)
+    assert (found["accelerators"], found["per_machine"]) == (accelerators, per_machine)
 
 
 def test_every_assumption_has_a_source_and_a_name():
@@ -224,9 +204,8 @@ def test_assumptions_that_matter_to_nothing_are_left_out():
     assert not {"efficiency", "optimizer", "trainer"} & set(figures.known)
 
 
-@pytest.mark.parametrize("name", OPTIMIZER_SLOTS)
-def test_the_optimizers_can_be_given(name):
-    assert figures_from([f"optimizer={name}"])["optimizer"] == name
+def test_the_optimizers_can_be_given():
+    assert KNOWN["optimizer"][0].split("|") == list(OPTIMIZER_SLOTS)
 
 
 def test_what_a_given_source_does_is_assumed_and_a_measured_one_is_known():

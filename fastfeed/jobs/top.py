@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from fastfeed.errors import MissingExtra, OptionError
-from fastfeed.jobs.blackbox import SUFFIX, FlightRecord, boxes, in_use, own_stat, read
+from fastfeed.jobs.blackbox import SUFFIX, FlightRecord, boxes, own_stat, read
 from fastfeed.jobs.drawing import Terminal, decimal, percent, size
 from fastfeed.jobs.job_view import render, starvation_colour
 from fastfeed.jobs.runner_samples import by_name
@@ -26,51 +26,6 @@ TOP_INTERVAL_S = 1.0  # as often as a job writes its black box
 CPU_WINDOW_S = 0.5  # of the first frame
 TOP_PROCESSES = 6
 OTHERS = "`py-spy dump --pid PID` shows the threads of any Python process"
-
-
-class JobWatcher:
-    """Observes the process of a black box repeatedly. Raise OptionError if that cannot be read."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.pid = read(path).header.pid
-        self._processes: dict[int, psutil.Process] = {}
-
-    def read(self) -> FlightRecord | None:
-        """Return what the black box shows, or None once the process or its runners have ended."""
-        with contextlib.suppress(OptionError):  # the file of a regular end is gone
-            flight = read(self._path)
-            return flight if flight.ending == "running" else None
-        return None
-
-    def load(self, flight: FlightRecord) -> RenderableType:
-        """Return the load of the processes and the GPUs."""
-        table = Table(box=None, padding=(0, 1), show_header=False)
-        for name, pid, cpu, rss in self._process_loads(flight)[: 1 + TOP_PROCESSES]:
-            table.add_row(name, f"pid {pid}", f"{percent(cpu)} CPU", f"{size(rss)} memory")
-        with contextlib.suppress(MissingExtra):  # `fastfeed doctor` tells how to see GPUs
-            for gpu in readings(self.pid):
-                memory = f"{size(gpu.used_nbytes)} of {size(gpu.all_nbytes)} memory"
-                own = f", {size(gpu.own_nbytes)} its own" if gpu.own_nbytes else ""
-                table.add_row(
-                    f"GPU {gpu.number}", gpu.name, f"{percent(gpu.busy)} busy", memory + own
-                )
-        return table
-
-    def _process_loads(self, flight: FlightRecord) -> list[tuple[str, int, float | None, int]]:
-        """Return the trainer and its workers, the busiest first: name, pid, cores and memory."""
-        rows = flight.table.rows if flight.table else ()
-        names = {row.pid: row.place for row in rows if row.rss} | {self.pid: "trainer"}
-        found = []
-        for pid, name in names.items():
-            with contextlib.suppress(psutil.Error):
-                is_new = pid not in self._processes
-                process = self._processes.setdefault(pid, psutil.Process(pid))
-                cpu = process.cpu_percent() / 100
-                memory = process.memory_info().rss
-                found.append((name, pid, None if is_new else cpu, memory))
-        self._processes = {pid: one for pid, one in self._processes.items() if pid in names}
-        return sorted(found, key=lambda one: (one[1] != self.pid, -(one[2] or 0.0)))
 
 
 def view(
@@ -87,24 +42,57 @@ def view(
     user.
     """
     console = console or Terminal()
-    watchers = running_jobs() if pid is None else [JobWatcher(box_of(pid))]
-    if len(watchers) != 1:
-        _list([one for one in map(JobWatcher.read, watchers) if one], console, as_json=as_json)
+    paths = running_boxes() if pid is None else [box_of(pid)]
+    if len(paths) != 1:
+        _list([one for one in map(running, paths) if one], console, as_json=as_json)
     elif as_json:
-        console.file.write(json.dumps(figures_of(_first(watchers[0]))) + "\n")
+        console.file.write(json.dumps(figures_of(_first(paths[0]))) + "\n")
     elif once or not console.is_terminal:
-        console.print(_frame(watchers[0], width=console.width))
+        flight = _first(paths[0])
+        load(flight)
+        time.sleep(CPU_WINDOW_S)  # the use of CPUs is that of this time
+        console.print(render(flight, console.width, use=load(flight)))
     else:
-        _show_until_end(watchers[0], console)
+        _show_until_end(paths[0], console)
 
 
-def running_jobs() -> list[JobWatcher]:
-    """Return the jobs of this user on this machine. Raise OptionError if there is none."""
-    found = []
-    for path in filter(in_use, boxes()):
-        with contextlib.suppress(OptionError):
-            if read(path).header.host == socket.gethostname():
-                found.append(JobWatcher(path))
+def running(path: Path) -> FlightRecord | None:
+    """Return what a black box shows, or None once its process or its runners have ended."""
+    with contextlib.suppress(OptionError):  # the file of a regular end is gone
+        flight = read(path)
+        return flight if flight.ending == "running" else None
+    return None
+
+
+def load(flight: FlightRecord) -> Table:
+    """Return the load of the trainer and of its busiest workers, since the last call, and of the
+    GPUs."""
+    pid, rows = flight.header.pid, flight.table.rows if flight.table else ()
+    names = {row.pid: row.place for row in rows if row.rss} | {pid: "trainer"}
+    found: list[tuple[bool, float, psutil.Process, int]] = []
+    for process in psutil.process_iter():  # which remembers processes and their seconds
+        with contextlib.suppress(psutil.Error):
+            if process.pid in names:
+                share, memory = process.cpu_percent() / 100, process.memory_info().rss
+                found.append((process.pid == pid, share, process, memory))
+    found.sort(key=lambda one: one[:2], reverse=True)
+    table = Table(box=None, padding=(0, 1), show_header=False)
+    for _, share, process, memory in found[: 1 + TOP_PROCESSES]:
+        use = f"{percent(share or None)} CPU"
+        table.add_row(names[process.pid], f"pid {process.pid}", use, f"{size(memory)} memory")
+    with contextlib.suppress(MissingExtra):  # `fastfeed doctor` tells how to see GPUs
+        for gpu in readings(pid):
+            used = f"{size(gpu.used_nbytes)} of {size(gpu.all_nbytes)} memory"
+            own = f", {size(gpu.own_nbytes)} its own" if gpu.own_nbytes else ""
+            table.add_row(f"GPU {gpu.number}", gpu.name, f"{percent(gpu.busy)} busy", used + own)
+    return table
+
+
+def running_boxes() -> list[Path]:
+    """Return the black boxes of this user's jobs on this machine. Raise OptionError if there is
+    none."""
+    here = socket.gethostname()
+    found = [path for path in boxes() if (job := running(path)) and job.header.host == here]
     if not found:
         raise OptionError(
             "no process of this user writes a black box: a job with a FeedRunner does. With "
@@ -145,28 +133,20 @@ def figures_of(flight: FlightRecord) -> dict[str, Any]:
     }
 
 
-def _first(watcher: JobWatcher) -> FlightRecord:
-    flight = watcher.read()
+def _first(path: Path) -> FlightRecord:
+    flight = running(path)
     if flight is None:
-        raise OptionError(f"process {watcher.pid} has just ended, or its last runner has")
+        raise OptionError("the process has just ended, or its last runner has")
     return flight
 
 
-def _frame(watcher: JobWatcher, *, width: int) -> RenderableType:
-    """Return the picture of one moment: the use of CPUs is that of a short time."""
-    flight = _first(watcher)
-    watcher.load(flight)
-    time.sleep(CPU_WINDOW_S)
-    return render(flight, width, use=watcher.load(flight))
-
-
-def _show_until_end(watcher: JobWatcher, console: Console) -> None:
+def _show_until_end(path: Path, console: Console) -> None:
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
-            while (flight := watcher.read()) is not None:
-                live.update(render(flight, console.width, use=watcher.load(flight)), refresh=True)
+            while (flight := running(path)) is not None:
+                live.update(render(flight, console.width, use=load(flight)), refresh=True)
                 time.sleep(TOP_INTERVAL_S)
-            console.print(f"process {watcher.pid} has ended, or its last runner", style="bold")
+            console.print("the process has ended, or its last runner", style="bold")
     except KeyboardInterrupt:
         return
 

@@ -26,7 +26,7 @@ from fastfeed.jobs.blackbox import (
     usable_folder,
 )
 from fastfeed.jobs.drawing import Terminal
-from fastfeed.jobs.top import box_of, running_jobs
+from fastfeed.jobs.top import box_of, running_boxes
 from tests.jobs.flights import producer, sample
 
 STRANGER = 65534
@@ -134,7 +134,7 @@ def test_the_black_box_of_another_users_job_is_not_shown(folder: Path) -> None:
     box = BlackBox()
     os.chown(box.path, STRANGER, -1)
     with pytest.raises(OptionError, match="no process of this user"):
-        running_jobs()
+        running_boxes()
     with pytest.raises(OptionError, match="writes no black box of this user"):
         box_of(os.getpid())
     os.chown(box.path, os.geteuid(), -1)

@@ -65,11 +65,11 @@ def test_the_only_job(folder: Path) -> None:
         told = json.loads(text_of(out))
         assert told["pid"] == os.getpid() and told["runners"][0]["batches"] == 5
         assert len(told["runners"][0]["producers"]) == 2
-        (watcher,) = top.running_jobs()
-        assert watcher.read() is not None
-    assert watcher.read() is None
+        (path,) = top.running_boxes()
+        assert top.running(path) is not None
+    assert top.running(path) is None
     with pytest.raises(OptionError, match="has just ended"):
-        top._first(watcher)
+        top._first(path)
     with pytest.raises(OptionError, match="no process of this user writes a black box"):
         view(console=console())
 

@@ -30,27 +30,13 @@ from fastfeed.diagnose.sample.child_processes import (
 from fastfeed.diagnose.sample.sampler import SPY_EVERY, Sampler
 from fastfeed.diagnose.sample.tasks import role_of, settle_roles
 from fastfeed.diagnose.sample.thread_log import ThreadLog
-from fastfeed.probes import (
-    family,
-    procfs,
-)
-from fastfeed.probes import (
-    machine_log as machine,
-)
-from fastfeed.probes import (
-    pyspy as spy,
-)
-from fastfeed.probes import (
-    pyspy_helper as spy_helper,
-)
+from fastfeed.probes import family, procfs
+from fastfeed.probes import machine_log as machine
+from fastfeed.probes import pyspy as spy
+from fastfeed.probes import pyspy_helper as spy_helper
 from fastfeed.probes.places import Place, Places
 from fastfeed.probes.procfs import Counters, DescriptorReader
-from fastfeed.probes.pyspy import (
-    PySpy,
-    StackSample,
-    StackSamples,
-    reason,
-)
+from fastfeed.probes.pyspy import PySpy, StackSample, StackSamples, reason
 from tests.helpers.dying import until
 
 RAW = f"""thread (12): MainThread;<module> ({__file__}:3);decode ({__file__}:5) 7

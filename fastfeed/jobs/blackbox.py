@@ -110,7 +110,7 @@ def _typed(kind: Any, value: Any) -> Any:
 
 
 class BlackBox:
-    """The file of one process, in a folder, else in the first usable one of `folders`.
+    """The file of one process, in a folder, else in that of `box_folder`.
 
     Every method may raise OSError; the black box is then lost and must be given up.
     """
@@ -130,7 +130,13 @@ class BlackBox:
         self._max_nbytes = GROWTH_NBYTES
         started = time.strftime("%Y%m%dT%H%M%S", time.localtime(now_ns / 1e9))
         name = f"{started}.{now_ns % 10**9:09d}-{os.getpid()}{SUFFIX}"
-        self.path = (folder or usable_folder()) / name
+        folder = folder or box_folder()
+        if folder.parts[:1] == ("~",):
+            raise FileNotFoundError("this user has no home folder")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not given_folder():
+            prune(time.time())
+        self.path = folder / name
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -260,17 +266,9 @@ def newest() -> Path:
 
 
 def boxes(pattern: str = "*" + SUFFIX) -> list[Path]:
-    """Return every black box of this user in the folders, the newest first.
-
-    Default folders of another user, and links, are passed over: they may be forged.
-    """
-    found: dict[Path, float] = {}
-    for folder in folders():
-        with contextlib.suppress(OSError):
-            if given_folder() is None:
-                check_owner(folder)
-            seen = {path: own_stat(path) for path in folder.glob(pattern)}
-            found |= {path: known.st_mtime for path, known in seen.items() if known}
+    """Return every black box of this user in the folder, the newest first."""
+    seen = [(path, own_stat(path)) for path in box_folder().glob(pattern)]
+    found = {path: known.st_mtime for path, known in seen if known is not None}
     return sorted(found, key=lambda p: found[p], reverse=True)
 
 
@@ -297,42 +295,20 @@ def is_enabled() -> bool:
     return ON_LINUX and os.environ.get(VARIABLE, "").lower() not in DISABLED
 
 
-def given_folder() -> Path | None:
-    """Return the folder in which the user keeps black boxes, None for the default ones."""
+def given_folder() -> str:
+    """Return the folder in which the user keeps all black boxes, "" for the default one."""
     given = os.environ.get(VARIABLE, "")
-    return None if given in ("", "1") else Path(given).expanduser()
+    return given if given != "1" else ""
 
 
-def folders() -> list[Path]:
-    """Return the possible folders of black boxes, the most lasting first."""
-    given, state = given_folder(), os.environ.get("XDG_STATE_HOME", "")
-    if given is not None:
-        return [given]
-    home = [Path(state)] if state.startswith("/") else []
-    if not home and os.path.expanduser("~") != "~":
-        home = [Path.home() / ".local" / "state"]
-    temporary = Path(tempfile.gettempdir()) / f"fastfeed-{os.geteuid()}"
-    return [*(folder / "fastfeed" for folder in home), temporary]
+def box_folder() -> Path:
+    """Return the folder of black boxes: the one that the user gave, or that of this user's state.
 
-
-def usable_folder() -> Path:
-    """Return the folder that the user gave, or the first default one that is or can be made
-    private, without old black boxes.
-
-    Raise OSError, with the reason for each folder, if there is none.
+    It begins with "~" if this user has no home.
     """
-    given, reasons = given_folder(), []
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        return given
-    for folder in folders():
-        try:
-            make_private(folder)
-            prune(time.time())
-            return folder
-        except OSError as error:
-            reasons.append(str(error))
-    raise OSError("; ".join(reasons))
+    state = os.environ.get("XDG_STATE_HOME", "")
+    state = state if state.startswith("/") else "~/.local/state"
+    return Path(os.path.expanduser(given_folder() or f"{state}/fastfeed"))
 
 
 def prune(now_s: float) -> None:
@@ -341,30 +317,6 @@ def prune(now_s: float) -> None:
         with contextlib.suppress(OSError):
             if n >= MAX_ENDED_BOXES or now_s - path.lstat().st_mtime > MAX_ENDED_AGE_S:
                 path.unlink()
-
-
-def make_private(folder: Path) -> None:
-    """Create a folder with mode 0700, or give it that mode.
-
-    Raise OSError if it cannot be created, is a link, or belongs to another user, who could read or
-    replace files.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_owner(folder)
-    folder.chmod(0o700)
-
-
-def check_owner(folder: Path) -> None:
-    """Raise OSError for a link, a folder of another user, or anything else."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise NotADirectoryError(
-            f"{folder} is no folder, or a link to one: must be a folder of this user's own"
-        )
-    if found.st_uid != os.geteuid():
-        raise PermissionError(
-            f"{folder} belongs to user {found.st_uid}, not to this one ({os.geteuid()})"
-        )
 
 
 def _open_to_read(path: Path) -> BinaryIO:

@@ -81,7 +81,7 @@ def test_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "trouble", ["nowhere", "full at first", "full later", "full at the replacement"]
+    "trouble", ["nowhere", "no home", "full at first", "full later", "full at the replacement"]
 )
 def test_trouble_costs_one_line(
     trouble: str,
@@ -94,7 +94,9 @@ def test_trouble_costs_one_line(
 
     if trouble == "nowhere":
         monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
-        monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    elif trouble == "no home":
+        monkeypatch.setenv("XDG_STATE_HOME", "")
+        monkeypatch.setattr("os.path.expanduser", str)
     elif trouble == "full at first":
         monkeypatch.setattr(blackbox, "_write", full)
     elif trouble == "full at the replacement":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import sys
 import time
 from pathlib import Path
@@ -20,10 +19,8 @@ from fastfeed.jobs.blackbox import (
     SUFFIX,
     BlackBox,
     boxes,
-    make_private,
     prune,
     read,
-    usable_folder,
 )
 from fastfeed.jobs.drawing import Terminal
 from fastfeed.jobs.top import box_of, running_boxes
@@ -66,25 +63,6 @@ def test_a_planted_black_box_is_neither_read_nor_removed(
         read()
     prune(time.time())
     assert path.is_symlink() or path.exists()
-
-
-@pytest.mark.parametrize("kind", ["link", pytest.param("folder", marks=as_root)])
-def test_black_boxes_in_a_planted_folder_are_neither_read_nor_removed(
-    kind: str, folder: Path, tmp_path: Path
-) -> None:
-    folder.parent.mkdir(parents=True)
-    theirs = tmp_path / "theirs" if kind == "link" else folder
-    theirs.mkdir()
-    box = BlackBox(theirs)
-    box.close(True)
-    os.utime(box.path, (0, 0))
-    if kind == "link":
-        folder.symlink_to(theirs)
-    else:
-        os.chown(theirs, STRANGER, -1)
-    assert boxes() == []
-    prune(time.time())
-    assert list(theirs.iterdir()) == [theirs / box.path.name]
 
 
 def test_a_pipe_is_no_black_box_and_holds_nobody_up(tmp_path: Path) -> None:
@@ -147,29 +125,3 @@ def test_the_text_of_every_error_is_clean() -> None:
     for text in (str(OptionError(f"got {HOSTILE}\nhere")), str(error)):
         assert "owned" in text and not CONTROLS & set(text)
     assert str(OptionError(f"é\n{clean(HOSTILE)}")).startswith("é\na\\x1b]0;owned")
-
-
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [("link", "no folder, or a link"), ("file", "exists"), ("theirs", "belongs to")],
-)
-def test_folders_of_others_are_refused(
-    kind: str, text: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the default ones the next is taken."""
-    folder.parent.mkdir(parents=True)
-    (tmp_path / "target").mkdir()
-    if kind == "link":
-        folder.symlink_to(tmp_path / "target")
-    elif kind == "file":
-        folder.write_text("")
-    else:
-        folder.mkdir(mode=0o777)
-        make_private(folder)
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(OSError, match=text):
-        make_private(folder)
-    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
-    with pytest.raises(OSError, match=rf"(?s){text}.*; .*nowhere"):
-        usable_folder()

@@ -130,25 +130,6 @@ def test_figures_of_the_last_seconds() -> None:
         assert found.producers[0].batches >= 51 and watched.last is found
 
 
-def test_a_status_keeps_no_runner_alive() -> None:
-    """A reference cycle in the status would keep the runner alive."""
-    import gc
-    import weakref
-
-    runner = FeedRunner(ones)
-    stream = iter(runner)
-    next(stream)
-    gc.disable()
-    try:
-        watched = WatchedRunner(runner._stream, 0)
-        assert watched.look() is not None
-        gone = weakref.ref(runner._stream)
-        del runner, stream
-        assert gone() is None and watched.look() is None
-    finally:
-        gc.enable()
-
-
 def test_options_are_told_without_calling_a_repr() -> None:
     class Loud:
         def __len__(self) -> int:

@@ -43,9 +43,18 @@ def batches(worker):
         yield BATCH.copy()
 
 
-def test_threads_have_the_buffer_and_a_batch_each():
-    assert memory(10**6).ring(Producers(8)) == (batches_ahead(8) + 8) * 10**6
-    assert memory(10**6).ring(Producers(8), starved=True) == 9 * 10**6
+@pytest.mark.parametrize(
+    ("batch", "more", "producers", "starved", "nbytes"),
+    [
+        (1e6, {}, Producers(8), False, (batches_ahead(8) + 8) * 1e6),  # the buffer, and one each
+        (1e6, {}, Producers(8), True, 9e6),
+        (1e9, {"bound": 10**9}, Producers(1), False, 2e9),  # more than fits still has a size
+        (1e9, {"bound": 10**9}, Producers(1, 2), False, 2 * 3 * 1e9),
+    ],
+)
+def test_the_batches_ahead(batch, more, producers, starved, nbytes):
+    found = memory(batch, **more).ring(producers, starved=starved)
+    assert found == pytest.approx(nbytes, rel=0.01)
 
 
 @pytest.mark.parametrize("producers", [Producers(1, 1), Producers(2, 2)])
@@ -67,16 +76,7 @@ def test_the_parts_add_up():
     assert sum(found.values()) == pytest.approx(1e8 + 70e6 + 40e6 + 5e6 + found["ring"])
     threads = size.parts(Producers(2))
     assert threads["captured"] == 0 and threads["producers"] == pytest.approx(12e6)
-
-
-def test_an_assumed_worker_is_an_interpreter():
-    assert memory(1e3).parts(Producers(1, 4))["producers"] == 4 * 30e6
-
-
-def test_batches_that_do_not_fit_still_have_a_size():
-    size = memory(1e9, bound=10**9)
-    assert size.ring(Producers(1)) == 2e9
-    assert size.ring(Producers(1, 2)) == pytest.approx(2 * 3 * 1e9, rel=0.01)
+    assert memory(1e3).parts(Producers(1, 4))["producers"] == 4 * 30e6, "interpreters"
 
 
 def figures(words: str):
@@ -168,18 +168,18 @@ def test_the_figures_of_a_profile_are_measured(brief):
         make_plan(figures_from(["batch=8", "source=1ms"]), profile)
 
 
-def test_batches_that_are_no_arrays_are_refused():
-    def texts():
-        while True:
-            yield "text"
-
-    with pytest.raises(OptionError, match="must be arrays"):
-        profile_source(
-            NamedSource("texts", texts, ""), consumer_from("none"), progress=lambda *_: None
-        )
+def texts():
+    while True:
+        yield "text"
 
 
-def test_a_plan_needs_a_step(brief):
-    source = workload_from("sleep:1ms", batch_size=8, real=False)
-    with pytest.raises(OptionError, match="--train none has no step"):
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (NamedSource("texts", texts, ""), "must be arrays"),
+        (NamedSource("batches", lambda: batches(None), ""), "--train none has no step"),
+    ],
+)
+def test_what_cannot_be_profiled(source, text, brief):
+    with pytest.raises(OptionError, match=text):
         profile_source(source, consumer_from("none"), progress=lambda *_: None)

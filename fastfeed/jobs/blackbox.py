@@ -298,7 +298,7 @@ def is_enabled() -> bool:
 def given_folder() -> str:
     """Return the folder in which the user keeps all black boxes, "" for the default one."""
     given = os.environ.get(VARIABLE, "")
-    return given if given != "1" else ""
+    return "" if given.lower() in ("1", *DISABLED) else given
 
 
 def box_folder() -> Path:

@@ -77,7 +77,7 @@ def test_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FeedRunner(ones) as runner:
         next(iter(runner))
         assert not observing()
-    assert left(folder) == []
+    assert left(folder) == [] and blackbox.box_folder() == folder
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class JobObserver:
         name = "" if target is None else str(target)
         if target is not None and name not in self._exporters:
             self._exporters[name] = exporter_for(target, lambda: self._published(name))
-        taken = {one.number for one in self._runners if not one.over}
+        taken = {one.number for one in list(self._runners) if not one.over}
         number = next(n for n in itertools.count() if n not in taken)
         watched = WatchedRunner(stream, number, target=name)
         self._runners.append(watched)
@@ -86,7 +86,8 @@ class JobObserver:
 
     def forget(self) -> None:
         """Release the ports and the lock of the file in a forked copy, which has no thread."""
-        self._runners.clear()
+        for watched in self._runners:
+            watched.over = True
         for held in (self._blackbox, *self._exporters.values()):
             if held is not None:
                 held.forget()

@@ -5,12 +5,16 @@ Each of the two needs its extra, which is imported only for such a target.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, TypeAlias
 
 from fastfeed.core.status import FEED_FAILED, FEED_STATES, STATES
@@ -18,6 +22,9 @@ from fastfeed.errors import OptionError, required
 from fastfeed.jobs.runner_samples import Sighting, by_name
 from fastfeed.options import MetricsTarget
 
+LOG = logging.getLogger("fastfeed")
+CLIENT_TIMEOUT_S = 2.0  # of a client of the port, each time it is waited for
+POLL_S, REST_S = 0.05, 0.5
 # name, field of a sample, description; a name with _total is a counter
 FAMILIES = (
     ("fastfeed_batches_total", "batches", "Batches that the training loop took."),
@@ -51,18 +58,58 @@ def exporter_for(target: MetricsTarget, seen: Callable[[], list[Sighting]]) -> E
         raise OptionError(f"metrics={str(target)!r}: {error.strerror or error}: {must}") from error
 
 
+class RestingServer(ThreadingMixIn, TCPServer):
+    """A thread that listens, and one for each client. It rests when no descriptor is free, since
+    its client would be ready again at once."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, target: MetricsTarget, handler: Any) -> None:
+        handler.timeout = CLIENT_TIMEOUT_S
+        self.address_family = socket.AF_INET6 if ":" in target.place else socket.AF_INET
+        self.ended = threading.Event()
+        super().__init__((target.place, target.port), handler)
+        listen = partial(self.serve_forever, poll_interval=POLL_S)
+        self._thread = threading.Thread(target=listen, name="fastfeed-metrics", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self.server_close()
+            raise
+
+    def get_request(self) -> Any:
+        """Accept a client."""
+        try:
+            return super().get_request()
+        except OSError:
+            self.ended.wait(REST_S)
+            raise
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log the error of a client, which has probably gone."""
+        LOG.debug("metrics: a client got no answer", exc_info=True)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.ended.set()
+        self.shutdown()
+        self.server_close()
+        self._thread.join(1.0)
+
+
 class PrometheusServer:
-    """A server of prometheus_client, which answers with the last sightings."""
+    """The handler of prometheus_client, which answers with the last sightings."""
 
     def __init__(self, target: MetricsTarget, seen: Callable[[], list[Sighting]]) -> None:
         with required("prometheus_client", "metrics"):
-            from prometheus_client import CollectorRegistry, start_http_server
+            from prometheus_client import CollectorRegistry, MetricsHandler
         self._seen = seen
         registry: Any = CollectorRegistry()
         registry.register(self)
-        self._server: Any = start_http_server(target.port, target.place, registry)[0]
-        host = f"[{target.place}]" if ":" in target.place else target.place
-        self.address = f"http://{host}:{self._server.server_port}/metrics"
+        self._server = RestingServer(target, MetricsHandler.factory(registry))
+        host, port = self._server.server_address[:2]
+        self.address = f"http://{f'[{host!s}]' if ':' in str(host) else host!s}:{port}/metrics"
 
     def write(self, seen: Sequence[Sighting]) -> None:
         """Do nothing: the figures are sent on request."""
@@ -88,12 +135,11 @@ class PrometheusServer:
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     def forget(self) -> None:
         """Close the listening socket of the copy only."""
-        self._server.server_close()
+        self._server.socket.close()
 
 
 def _values(seen: Sighting) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedOptions, FeedRunner, MissingExtra, OptionError
-from fastfeed.jobs import observer
+from fastfeed.core.unix import resource
+from fastfeed.jobs import metrics, observer
 from fastfeed.options import MetricsTarget
 from tests.helpers.dying import until
 from tests.jobs.flights import flight, observing, ones
@@ -167,6 +168,35 @@ def test_a_silent_client_delays_no_other(prometheus: str) -> None:
         with socket.create_connection(("127.0.0.1", port_of(url)), timeout=60) as silent:
             silent.sendall(b"GET /metrics HTTP/1.1\r\nA: b")
             scraped(url, 'fastfeed_failed{runner="0"}', 0)
+
+
+def test_without_descriptors_a_server_rests(
+    prometheus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waiting client makes its listener ready again and again, while none can be accepted."""
+    pytest.importorskip("prometheus_client")
+    server = metrics.PrometheusServer(MetricsTarget("prometheus", "127.0.0.1", 0), list)
+    listener = server._server
+    rests: list[float] = []
+    wait = listener.ended.wait
+    monkeypatch.setattr(
+        listener.ended, "wait", lambda seconds: rests.append(seconds) or wait(0.001)
+    )
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        with socket.socket() as client:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            try:
+                client.connect(listener.server_address[:2])
+                until(lambda: len(rests) > 2, "some attempts")
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert set(rests) == {metrics.REST_S}
+            client.settimeout(60)
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert client.recv(4) == b"HTTP"
+    finally:
+        server.close()
 
 
 def events(folder: Path) -> list[tuple[int, dict[str, float]]]:

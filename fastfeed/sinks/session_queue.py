@@ -37,7 +37,7 @@ QUEUE_BATCHES = 4  # capacity of the queue in the graph
 NO_TIMEOUT_MS = 10**12
 WATCH_INTERVAL_S = 0.1  # between checks of the coordinator and the session
 MAX_UNACKNOWLEDGED = 4096  # batches; the feed remembers those that were not acknowledged
-PUMP_GRACE_S = 0.25  # for steps to take the ready batches after a failure
+QUEUE_GRACE_S = 0.25  # for steps to take the ready batches after a failure
 INTERRUPT_GRACE_S = 0.3  # for the present step to end by itself after Ctrl-C
 NOT_STARTED = (
     "FeedRunner.start(sess) was not called in this session: the queue would stay empty for ever. A "
@@ -122,19 +122,37 @@ class QueueOps:
             return totals, waited, [tf.identity(o) for o in outputs]
 
 
-class Pump:
-    """Moves batches from a feed into a session's queue, until the source, the session, the user or
-    a failure ends it."""
+class SessionQueue:
+    """Moves a feed into the queue of one graph, for one session, until the source, the session, the
+    user or a failure ends it."""
 
-    def __init__(
-        self, feed: Feed, ops: QueueOps, *, shuffle: SessionShuffle | None, coord: Any, owner: Any
-    ):
+    def __init__(self, feed: Feed, *, shapes: Any, shuffle: Shuffle | None, seed: int) -> None:
+        options = feed.options
+        first = feed.first()
+        spec = feed.spec if shapes is None else with_shapes(feed.spec, shapes)
+        size = options.batch_size or first.rows
+        self._shuffle = None
+        if shuffle is not None:
+            self._shuffle = SessionShuffle(feed, shuffle, first=first, size=size, seed=seed)
+            feed.insert(self._shuffle)
+        else:
+            feed.recut(Rebatcher(size, options.last_batch, pad=options.fill, across_epochs=True))
+        record_nbytes = spec.record_nbytes if options.packed else first.nbytes // first.rows
+        capacity = _capacity(options, nbytes=size * max(1, record_nbytes))
+        at_once = 1 if self._shuffle is None else self._shuffle.at_once
+        _warn_of_float64(spec, options)
         self._feed = feed
-        self._shuffle = shuffle
-        self._ops = ops
-        self._coord = coord
+        self._graph = tf.compat.v1.get_default_graph()
+        self._ops = QueueOps(
+            spec, capacity=capacity, at_once=at_once, batch_size=size, last_batch=options.last_batch
+        )
+        self.inputs = self._ops.inputs
+        self.waited = self._ops.waited
+        self._session: Any = None  # the plain one, once it was started
+        self._coord: Any = None
         # keeps a runner without another reference alive while it feeds a session
-        self._owner = owner
+        self._owner: Any = None
+        self._threads: list[threading.Thread] = []
         self._ended = threading.Event()
         self._lock = threading.RLock()  # a signal handler may call stop() inside stop()
         self._failure: BaseException | None = None
@@ -146,36 +164,50 @@ class Pump:
         self._last_totals = (0.0, 0)
         self._end_s: float | None = None
         self._batches = 0  # batches of the feed
-        self.rows = 0  # records enqueued
+        self._rows = 0  # records enqueued
         self._acknowledged = 0  # dequeues that were acknowledged
-        self._fill_thread = threading.Thread(
-            target=self._fill, name="fastfeed-enqueue", daemon=True
-        )
-        self._watch_thread = threading.Thread(
-            target=self._watch, name="fastfeed-watch", daemon=True
-        )
 
-    def start(self, session: Any) -> None:
-        """Put the guard into the session and start both threads."""
-        self._session = _plain_session(session)
-        self._guard: SessionGuard = guard_of(self._session)
+    def start(self, session: Any, coord: Any, *, owner: Any) -> None:
+        """Put the guard into the session and begin to fill the queue. `owner` is kept alive as long
+        as the session is fed."""
+        if not (hasattr(session, "run") and hasattr(session, "graph")):
+            raise OptionError(
+                f"start({type(session).__name__}): must be a tf.compat.v1 Session or "
+                "MonitoredSession"
+            )
+        if session.graph is not self._graph:
+            raise StateError(
+                "start(session): the session runs another graph than the one in which get_inputs() "
+                "was called. Make the session inside the same `with graph.as_default()`, or pass "
+                "graph="
+            )
+        plain = _plain_session(session)
+        self._guard: SessionGuard = guard_of(plain)
         self._run = self._guard.unguarded
         self._run(self._ops.totals.initializer)
+        self._session, self._coord, self._owner = plain, coord, owner
         self._feed.defer_acknowledgement(self._starving)
         self._guard.add(self)
         self._guard.interrupts.open()
-        if self._coord is not None:
-            self._coord.register_thread(self._fill_thread)
+        # a thread refers to this until it ends
+        self._threads = [
+            threading.Thread(target=self._fill, name="fastfeed-enqueue", daemon=True),
+            threading.Thread(target=self._watch, name="fastfeed-watch", daemon=True),
+        ]
+        if coord is not None:
+            coord.register_thread(self._threads[0])
         # before a thread releases the owner
-        weakref.finalize(self._owner, _stop_at_exit, weakref.ref(self))
-        self._fill_thread.start()
-        self._watch_thread.start()
+        weakref.finalize(owner, _stop_at_exit, weakref.ref(self))
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, deadline: float) -> None:
-        """Break the queue off and wait for its two threads, until `deadline` of
-        time.perf_counter."""
+        """End the queue, and its threads until `deadline` of time.perf_counter. A run that waits
+        for it, and every later one, raises FeedStopped."""
+        if self._session is None:
+            return
         self._break_off(FeedStopped("the runner was stopped: make a new one to go on"), grace_s=0)
-        for thread in (self._fill_thread, self._watch_thread):
+        for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.01, deadline - time.perf_counter()))
 
@@ -191,7 +223,7 @@ class Pump:
         while the feed failed, or None. Other ranks of the job hear what the run has consumed."""
         waited, count = self._totals()
         if self._feed.options.stealing:
-            self.acknowledge_dequeues()
+            self._acknowledge_dequeues()
         if self._first_totals is None and count:
             self._first_totals = (time.perf_counter(), waited, count, self._cpu_s)
             self._guard.update_attention()
@@ -206,7 +238,7 @@ class Pump:
         started = self._first_totals is not None
         return not started or self._failure is not None or self._feed.options.stealing
 
-    def consumed(self) -> tuple[float, float, int, float]:
+    def _consumed(self) -> tuple[float, float, int, float]:
         """Return seconds since the first dequeue, seconds waited in dequeues, their number, and
         seconds of CPU for filling."""
         waited, count = self._totals()
@@ -219,12 +251,14 @@ class Pump:
         return elapsed_s, waited_s, int(dequeues), cpu_s
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the feed, with the batches that the session has taken."""
+        """Return the state of the feed, with the batches that the session has taken. Raise
+        StateError if its queue shuffles."""
         with self._lock:
-            self.acknowledge_dequeues()
+            if self._session is not None:
+                self._acknowledge_dequeues()
             return self._feed.state()
 
-    def acknowledge_dequeues(self) -> None:
+    def _acknowledge_dequeues(self) -> None:
         """Acknowledge the records that the session has dequeued, in order."""
         with self._lock:
             count = self._totals()[1] - self._acknowledged
@@ -232,7 +266,7 @@ class Pump:
             self._acknowledged += count
 
     @property
-    def queued(self) -> int:
+    def _queued(self) -> int:
         """Batches in the queue; 0 if the session is closed."""
         return int(self._run_or_none(self._ops.size) or 0)
 
@@ -247,7 +281,7 @@ class Pump:
                 prepared[count](
                     *[_plain_bytes(leaf) for batch in batches for leaf in on_host(batch).leaves]
                 )
-                self.rows += rows
+                self._rows += rows
                 self._cpu_s = time.thread_time() + (
                     0 if self._shuffle is None else self._shuffle.copier_cpu_s
                 )
@@ -262,7 +296,7 @@ class Pump:
             pass  # stop(), or the session was closed
         except BaseException as error:
             if not self._session_closed():
-                self._break_off(error, grace_s=PUMP_GRACE_S)
+                self._break_off(error, grace_s=QUEUE_GRACE_S)
         finally:
             if self._shuffle is not None:
                 self._shuffle.close()
@@ -274,7 +308,7 @@ class Pump:
         while (batch := self._feed.take()) is not None:
             self._batches += 1
             if self._batches % MAX_UNACKNOWLEDGED == 0:
-                self.acknowledge_dequeues()
+                self._acknowledge_dequeues()
             if self._ops.spec.ragged:
                 check_shapes(batch, self._ops.spec, knob="get_inputs(shapes=...)")
             found.append(batch)
@@ -332,7 +366,7 @@ class Pump:
             if self._failure is not None:
                 return
             deadline = time.perf_counter() + grace_s
-            while time.perf_counter() < deadline and self.queued and not self._ended.wait(0.01):
+            while time.perf_counter() < deadline and self._queued and not self._ended.wait(0.01):
                 pass
             self._dequeues_at_failure = self._totals()[1]
             self._failure = error
@@ -349,7 +383,7 @@ class Pump:
 
     def _starving(self) -> bool:
         """Return True if a run is in progress while the queue is empty."""
-        return self._guard.is_running and not self.queued
+        return self._guard.is_running and not self._queued
 
     def _totals(self) -> tuple[float, int]:
         totals = self._run_or_none(self._ops.totals_value)
@@ -366,69 +400,13 @@ class Pump:
     def _session_closed(self) -> bool:
         return bool(getattr(self._session, "_closed", False))  # there is no public name
 
-
-class SessionQueue:
-    """Moves a feed into the queue of one graph, for one session."""
-
-    def __init__(self, feed: Feed, *, shapes: Any, shuffle: Shuffle | None, seed: int) -> None:
-        options = feed.options
-        first = feed.first()
-        spec = feed.spec if shapes is None else with_shapes(feed.spec, shapes)
-        size = options.batch_size or first.rows
-        self._shuffle = None
-        if shuffle is not None:
-            self._shuffle = SessionShuffle(feed, shuffle, first=first, size=size, seed=seed)
-            feed.insert(self._shuffle)
-        else:
-            feed.recut(Rebatcher(size, options.last_batch, pad=options.fill, across_epochs=True))
-        record_nbytes = spec.record_nbytes if options.packed else first.nbytes // first.rows
-        capacity = _capacity(options, nbytes=size * max(1, record_nbytes))
-        at_once = 1 if self._shuffle is None else self._shuffle.at_once
-        _warn_of_float64(spec, options)
-        self._feed = feed
-        self._graph = tf.compat.v1.get_default_graph()
-        self._ops = QueueOps(
-            spec, capacity=capacity, at_once=at_once, batch_size=size, last_batch=options.last_batch
-        )
-        self.inputs = self._ops.inputs
-        self.waited = self._ops.waited
-        self._pump: Pump | None = None
-
-    def start(self, session: Any, coord: Any, *, owner: Any) -> None:
-        """Begin to fill the queue. `owner` is kept alive as long as the session is fed."""
-        if not (hasattr(session, "run") and hasattr(session, "graph")):
-            raise OptionError(
-                f"start({type(session).__name__}): must be a tf.compat.v1 Session or "
-                "MonitoredSession"
-            )
-        if session.graph is not self._graph:
-            raise StateError(
-                "start(session): the session runs another graph than the one in which get_inputs() "
-                "was called. Make the session inside the same `with graph.as_default()`, or pass "
-                "graph="
-            )
-        pump = Pump(self._feed, self._ops, shuffle=self._shuffle, coord=coord, owner=owner)
-        pump.start(session)
-        self._pump = pump
-
-    def stop(self, deadline: float) -> None:
-        """End the queue. A run that waits for it, and every later one, raises FeedStopped."""
-        if self._pump is not None:
-            self._pump.stop(deadline)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state of the session. Raise StateError if its queue shuffles."""
-        return self._feed.state() if self._pump is None else self._pump.state()
-
     def snapshot(self) -> Snapshot:
         """Return the counters of the feed, with the measurements of the graph for the consumer."""
         now = self._feed.snapshot()
-        if self._pump is None:
+        if self._session is None:
             return now
-        elapsed_s, waited_s, batches, cpu_s = self._pump.consumed()
-        records = min(
-            batches * self._ops.batch_size, max(0, self._pump.rows - self._ops.batch_size)
-        )
+        elapsed_s, waited_s, batches, cpu_s = self._consumed()
+        records = min(batches * self._ops.batch_size, max(0, self._rows - self._ops.batch_size))
         consumed = StageRow(
             batches,
             records,
@@ -437,7 +415,7 @@ class SessionQueue:
             wait_in_s=waited_s,
             copied=now.consumed.copied,
         )
-        depth = now.depth + self._pump.queued
+        depth = now.depth + self._queued
         return replace(now, elapsed_s=elapsed_s, consumed=consumed, depth=depth)
 
 
@@ -479,10 +457,10 @@ def _plain_bytes(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return leaf.astype(object) if leaf.dtype.kind == "S" else leaf
 
 
-def _stop_at_exit(pump: weakref.ref[Pump]) -> None:
-    """Stop the pump: daemon threads inside TensorFlow while the interpreter ends can abort the
+def _stop_at_exit(queue: weakref.ref[SessionQueue]) -> None:
+    """Stop the queue: daemon threads inside TensorFlow while the interpreter ends can abort the
     process."""
-    alive = pump()
+    alive = queue()
     if alive is not None:
         alive.stop(time.perf_counter() + 1.0)
 

@@ -94,12 +94,14 @@ def test_what_is_drawn_does_not_follow_from_how_much_came_at_once(together: int)
 
 
 def test_what_was_drawn_together_is_enqueued_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastfeed.sinks.session_queue import Pump
+    from fastfeed.sinks.session_queue import SessionQueue
 
     counts: list[int] = []
-    plain = Pump._enqueue_function
+    plain = SessionQueue._enqueue_function
     monkeypatch.setattr(
-        Pump, "_enqueue_function", lambda self, count: counts.append(count) or plain(self, count)
+        SessionQueue,
+        "_enqueue_function",
+        lambda self, count: counts.append(count) or plain(self, count),
     )
     with session(FeedRunner(lambda: chunks(400, 4), shuffle=ROOM, epochs=1)) as (sess, inputs):
         assert sorted(ids_of(drained(sess, inputs))) == list(range(400))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,19 +21,10 @@ from fastfeed.engine.stage import Stage
 from fastfeed.errors import BadImage, FeedError, FeedStopped, ProducerFailed, SpecError, StateError
 from fastfeed.options import FeedOptions
 
+if TYPE_CHECKING:
+    from fastfeed.augment.dali import DaliPipe
+
 AHEAD = 3  # batches in flight: one that is taken, and two that keep the workers busy meanwhile
-
-
-class Pipe(Protocol):
-    """A pipeline. After a RuntimeError of either method it is unusable."""
-
-    def start(self, packed: PackedBatch) -> None:
-        """Begin to work on a batch, which must not change until `finish` has returned its
-        results."""
-
-    def finish(self) -> list[Any]:
-        """Return the results of the oldest batch: an array for each image and mask."""
-        ...
 
 
 @dataclass
@@ -42,11 +33,8 @@ class DaliBatch:
 
     batch: Batch
     packed: PackedBatch
-    pipe: Pipe
+    pipe: DaliPipe
     mark: Any
-
-
-MakePipe = Callable[[Sequence[SampleKind], int], Pipe]
 
 
 class DaliQueue:
@@ -54,7 +42,11 @@ class DaliQueue:
     images of these kinds, and a number of records."""
 
     def __init__(
-        self, augment: Augment, options: FeedOptions, *, make: MakePipe | None = None
+        self,
+        augment: Augment,
+        options: FeedOptions,
+        *,
+        make: Callable[[Sequence[SampleKind], int], DaliPipe] | None = None,
     ) -> None:
         self._augment = augment
         self._options = options
@@ -63,7 +55,7 @@ class DaliQueue:
         self._assemble = make
         self._waiting: deque[DaliBatch] = deque()
         self._kinds: tuple[SampleKind, ...] | None = None
-        self._pipe: Pipe | None = None
+        self._pipe: DaliPipe | None = None
         self._rows = 0  # the most records that the pipeline takes
         self._sound = True  # the batches in flight are in their pipelines, as far as is known
 
@@ -89,9 +81,10 @@ class DaliQueue:
         self._sound = False  # until `over`: an exception of a signal handler may come before
         return self.oldest.pipe.finish()
 
-    def over(self) -> Any:
-        """Remove the oldest batch, whose memory is needed no more; return its mark."""
-        self._sound = True
+    def over(self, *, sound: bool) -> Any:
+        """Remove the oldest batch, whose memory is needed no more; return its mark. Unless `sound`,
+        those behind it begin again in a new pipeline."""
+        self._sound = sound
         return self._waiting.popleft().mark
 
     def alone(self, packed: PackedBatch) -> list[Any]:
@@ -100,10 +93,6 @@ class DaliQueue:
         pipe = self._new_pipe(packed, rows=packed.rows)
         pipe.start(packed)
         return pipe.finish()
-
-    def go_on(self) -> None:
-        """Move all batches but the oldest into a new pipeline."""
-        self._restart(behind=1)
 
     def bad_rows(self) -> dict[int, str]:
         """Return which records of the oldest batch DALI cannot process, and why. Neither the text
@@ -129,15 +118,15 @@ class DaliQueue:
         except RuntimeError:
             pass  # it died of an earlier batch, whose `finish` reports it: all begin again
 
-    def _restart(self, behind: int = 0) -> None:
-        """Move batches in flight into a new pipeline, except the oldest `behind`."""
+    def _restart(self) -> None:
+        """Move the batches in flight into a new pipeline."""
         self._pipe = None
         self._sound = True
-        for flight in list(self._waiting)[behind:]:
+        for flight in self._waiting:
             flight.pipe = self._pipe_for(flight.packed)
             self._begin(flight)
 
-    def _pipe_for(self, packed: PackedBatch) -> Pipe:
+    def _pipe_for(self, packed: PackedBatch) -> DaliPipe:
         if self._pipe is None or packed.rows > self._rows:
             self._rows = max(self._rows, packed.rows)
             self._pipe = self._new_pipe(packed, rows=self._rows)
@@ -145,7 +134,7 @@ class DaliQueue:
             self._kinds_of(packed)
         return self._pipe
 
-    def _new_pipe(self, packed: PackedBatch, *, rows: int) -> Pipe:
+    def _new_pipe(self, packed: PackedBatch, *, rows: int) -> DaliPipe:
         self._kinds = self._kinds_of(packed)
         return (self._assemble or self._dali)(self._kinds, rows)
 
@@ -170,7 +159,7 @@ class DaliQueue:
             found.append(kinds.pop())
         return tuple(found)
 
-    def _dali(self, kinds: Sequence[SampleKind], rows: int) -> Pipe:
+    def _dali(self, kinds: Sequence[SampleKind], rows: int) -> DaliPipe:
         from fastfeed.augment.dali import DaliPipe
 
         pad = None
@@ -311,15 +300,15 @@ class DaliStage(Stage):
         """Wait for the oldest batch in flight, of which nothing may be left."""
         start = time.perf_counter()
         packed: PackedBatch | None = self._flights.oldest.packed
-        rows = self._flights.oldest.batch.rows
+        rows, sound = self._flights.oldest.batch.rows, True
         try:
             leaves = self._flights.finish()
         except RuntimeError:
+            sound = False
             packed, leaves = self._saved(self._flights.oldest.packed)
-            self._flights.go_on()
         finally:
             self._row.busy_s += time.perf_counter() - start
-        mark = self._flights.over()
+        mark = self._flights.over(sound=sound)
         self._left_out += rows
         if packed is not None:
             made = self._whole(packed, leaves)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed import Skip
 from fastfeed import augment as A
 from fastfeed.augment.packing import PackedBatch, Packer, SampleKind
 from fastfeed.core.batch import Batch, infer
@@ -21,7 +20,7 @@ from fastfeed.core.collate import aligned_arrays
 from fastfeed.core.stats import StageRow
 from fastfeed.engine.dali_stage import AHEAD, DaliQueue, DaliStage
 from fastfeed.engine.stage import Stage
-from fastfeed.errors import BadImage, FeedError, FeedStopped, ProducerFailed
+from fastfeed.errors import BadImage, FeedError, ProducerFailed
 from fastfeed.options import FeedOptions
 
 SPEC = A.Augment([A.Flip(1.0)], on="dali-cpu")
@@ -164,22 +163,6 @@ def test_a_source_that_is_not_ready_is_not_waited_for_while_something_flies() ->
     assert len(source.leases) == 1
 
 
-def test_an_error_of_the_source_comes_behind_what_was_taken_before() -> None:
-    source = Source([[1], [2], ProducerFailed("x", ValueError("y")), None])
-    stage = stage_of(source)
-    flying = landing(stage)
-    assert labels([next(flying), next(flying)]) == [[1], [2]]
-    with pytest.raises(ProducerFailed):
-        next(flying)
-
-
-def test_a_stop_comes_at_once() -> None:
-    source = Source([[1], FeedStopped("stopped")])
-    stage = stage_of(source)
-    with pytest.raises(FeedStopped):
-        next(landing(stage))
-
-
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 def test_a_bad_record_is_named_whatever_batch_it_is_in(at: int) -> None:
     numbers = [[10 * n, 10 * n + 1] for n in range(4)]
@@ -213,13 +196,6 @@ def test_whole_batches_only_where_they_were_promised() -> None:
     landed = list(landing(stage))
     assert labels(landed) == [[1, 2], [4, 5]]
     assert [one.rows for one in landed] == [2, 4], "those left out count as had"
-
-
-def test_too_many_bad_records_end_it() -> None:
-    source = Source([[1, BAD], [2, BAD], [3], None])
-    stage = stage_of(source, on_error=Skip(limit=1))
-    with pytest.raises(ProducerFailed, match="record 255"):
-        list(landing(stage))
 
 
 def test_what_came_amidst_is_done_again() -> None:

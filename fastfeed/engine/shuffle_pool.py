@@ -141,11 +141,9 @@ class ShufflePool:
         """True if another batch may be pushed before the next draw."""
         return self.held < self._goal + self._spare_rows and self._open
 
-    def push(
-        self, batch: Batch, *, stream: int = 0, item: int | None = None, first_row: int = 0
-    ) -> None:
-        """Copy the records in, which are rows `first_row`, ... of that item: a state needs it.
-        Raise StateError unless has_room, or records are missing."""
+    def push(self, batch: Batch, *, stream: int = 0, item: int | None = None) -> None:
+        """Copy the records of an item in, which a state names. Raise StateError unless has_room, or
+        records are missing."""
         if not (self.has_room or self.missing):
             raise StateError("push() into a shuffle pool that does not want more: draw first")
         if not batch.rows:
@@ -154,8 +152,7 @@ class ShufflePool:
             self._reserve(batch.rows)
         slots = self._storage.lend(batch.rows)
         if item is not None:
-            rows = np.arange(first_row, first_row + batch.rows)
-            self._storage.set_origins(slots, (stream, item, rows))
+            self._storage.set_origins(slots, (stream, item, np.arange(batch.rows)))
         self._storage.write(slots, batch.leaves)
         self._incoming_epoch().add(slots)
         self.held += batch.rows
@@ -271,17 +268,17 @@ class ShufflePool:
             found.setdefault((stream, item), []).append(slot)
         self.missing = {key: np.array(numbers, np.intp) for key, numbers in found.items()}
 
-    def place(self, batch: Batch, *, stream: int, item: int, first_row: int = 0) -> bool:
+    def place(self, batch: Batch, *, stream: int, item: int) -> bool:
         """Copy in the missing records of an item that was produced again, and ignore the others.
-        Return True if none of the item is missing any more."""
-        slots = self.missing.pop((stream, item), NO_RECORDS)
-        rows = self._storage.origins[2, slots] - first_row
-        here = (rows >= 0) & (rows < batch.rows)
-        if here.any():
-            self._storage.write(slots[here], [leaf[rows[here]] for leaf in batch.leaves])
-        if not here.all():
-            self.missing[stream, item] = slots[~here]
-        return bool(here.all())
+        Return False if it has fewer records than before."""
+        slots = self.missing.get((stream, item), NO_RECORDS)
+        rows = self._storage.origins[2, slots]
+        if len(slots):
+            if rows.max() >= batch.rows:
+                return False
+            self._storage.write(slots, [leaf[rows] for leaf in batch.leaves])
+            del self.missing[stream, item]
+        return True
 
     def _options(self) -> dict[str, Any]:
         return {

@@ -16,17 +16,7 @@ from fastfeed import Shuffle, StateError
 from fastfeed.core.batch import Batch, nbytes_of
 from fastfeed.core.collate import ALIGN
 from fastfeed.engine.shuffle_pool import ShufflePool
-from tests.helpers.pools import (
-    batch_of,
-    lasts,
-    numbers,
-    ragged,
-    same,
-    sizes,
-    words,
-)
-
-KINDS = {"numbers": numbers, "words": words, "ragged": ragged}
+from tests.helpers.pools import Leaves, batch_of, lasts, numbers, same, sizes, words
 
 
 def pool_of(shuffle: Shuffle, *, at_once: int, **options: Any) -> ShufflePool:
@@ -59,16 +49,16 @@ class Source:
     """Pushes records 0, 1, ... into a pool, in batches of the given sizes in turn, and then ends
     the input."""
 
-    def __init__(self, records: int, cuts: list[int], *, kind: str = "numbers") -> None:
+    def __init__(self, records: int, cuts: list[int], *, leaves: Leaves = numbers) -> None:
         ends = list(
             accumulate(min(s, records) for s, _ in zip(cycle(cuts), range(records), strict=False))
         )
         self._parts = [range(a, min(b, records)) for a, b in pairwise([0, *ends]) if a < records]
-        self._kind = KINDS[kind]
+        self._leaves = leaves
 
     def push(self, pool: ShufflePool) -> None:
         if self._parts:
-            pool.push(batch_of(self._kind(list(self._parts.pop(0)))))
+            pool.push(batch_of(self._leaves(list(self._parts.pop(0)))))
         else:
             pool.end()
 
@@ -123,21 +113,6 @@ def test_what_is_drawn_does_not_follow_from_how_much_is_drawn_at_once(
         )
 
 
-@given(rooms(), st.integers(0, 120), sizes, st.lists(st.booleans(), max_size=9))
-def test_a_draw_has_some_of_the_oldest_records_and_each_comes_once(
-    room: tuple[Shuffle, dict[str, Any]], records: int, cuts: list[int], ready: list[bool]
-) -> None:
-    alone, options = room
-    size, left = options["batch_size"], list(range(records))
-    batches = flat(all_of(pool_of(**options), Source(records, cuts), ready))
-    for number, batch in enumerate(batches):
-        oldest = left[: min(alone.capacity, alone.min_after_dequeue + size * (number + 1))]
-        drawn = ids(batch)
-        assert len(drawn) == min(size, len(left)) and set(drawn) <= set(oldest)
-        left = [record for record in left if record not in drawn]
-    assert left == [] if options["last_batch"] == "keep" else len(left) < size
-
-
 def test_every_record_of_the_room_is_as_likely_in_every_draw() -> None:
     """This includes places that later records have filled, and places that stay empty."""
     draws, pools = Counter[tuple[int, int]](), 2000
@@ -155,13 +130,14 @@ def test_every_record_of_the_room_is_as_likely_in_every_draw() -> None:
         ), record
 
 
-@pytest.mark.parametrize("kind", ["words", "numbers"])
-def test_leaves_of_a_record_stay_together(kind: str) -> None:
+def test_leaves_of_a_record_stay_together() -> None:
     pool = pool_of(Shuffle(30, 8), batch_size=4, at_once=2, last_batch="keep", seed=1)
-    found = [batch for batch in flat(all_of(pool, Source(50, [7, 2], kind=kind), [True])) if batch]
+    found = [
+        batch for batch in flat(all_of(pool, Source(50, [7, 2], leaves=words), [True])) if batch
+    ]
     assert sorted(i for batch in found for i in ids(batch)) == list(range(50))
     for batch in found:
-        for leaf, expected in zip(batch.leaves, KINDS[kind](ids(batch)), strict=True):
+        for leaf, expected in zip(batch.leaves, words(ids(batch)), strict=True):
             assert leaf.tolist() == expected.tolist()
 
 

@@ -125,7 +125,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             )
         self._runner = runner
         self._path = Path(path)
-        self._save_freq = save_freq
+        self._save_freq = save_freq if save_freq == "epoch" else int(save_freq)
         self._batch_source: Iterator[Any] | None = None
         # fit() reads in a thread of TensorFlow; the thread of an earlier fit() may still run
         self._reading = threading.Lock()
@@ -137,12 +137,9 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         self._epoch = 0
         self._epoch_began = 0  # batches trained on before this epoch
         self._execution_start = 0  # number in the epoch of the first batch of this execution
-        # The last number that ModelCheckpoint got. Keras up to 3.13 begins with 0, so that a first
-        # execution of three batches counts as two.
-        self._last_number: int | None = getattr(
-            keras.callbacks.ModelCheckpoint("of.keras"), "_last_batch_seen", None
-        )
-        self._unsaved = 0  # batches since the last save
+        # Counts batches as the installed Keras does: up to 3.13 a first execution of three batches
+        # counts as two. Its file is never written.
+        self._checkpoint = keras.callbacks.ModelCheckpoint("of.keras", save_freq=self._save_freq)
 
     def batches(self) -> Iterator[Any]:
         """Yield the runner's batches for fit(): `epochs=` epochs, or without end, so that fit()
@@ -197,9 +194,8 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         while self._trained < min(self._epoch_began + last + 1, self._read):
             self._state = self._pending.pop(self._trained)[1]
             self._trained += 1
-        before, self._last_number = self._last_number, batch
-        self._unsaved += batch + 1 if before is None or batch <= before else batch - before
-        if self._save_freq != "epoch" and self._unsaved >= int(self._save_freq):
+        # there is no public name
+        if self._save_freq != "epoch" and self._checkpoint._should_save_on_batch(batch):
             steps = self.params.get("steps")
             self._save(self._epoch + (steps is not None and last + 1 >= steps))
 
@@ -242,7 +238,6 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
 
     def _save(self, epoch: int) -> None:
         """Replace the file atomically."""
-        self._unsaved = 0
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_name(f"{self._path.name}.new")
         new.write_text(json.dumps({"epoch": epoch, "feed": self._state}))

@@ -3,7 +3,7 @@
 import time
 
 import torch
-from clock import Clock, arguments
+from clock import Clock, arguments, same
 from torch.utils.data import DataLoader, Dataset
 
 args = arguments()
@@ -18,16 +18,11 @@ class Voices(Dataset):
         return torch.full((2000,), float(index))
 
 
-class Same:
-    def __iter__(self):
-        batch = next(iter(DataLoader(Voices(), batch_size=8)))
-        while True:
-            yield batch
-
-
 workers = 8 if args.variant == "fixed" else 2
 loader = (
-    Same() if args.variant == "free" else DataLoader(Voices(), batch_size=8, num_workers=workers)
+    same(DataLoader(Voices(), batch_size=8))
+    if args.variant == "free"
+    else DataLoader(Voices(), batch_size=8, num_workers=workers)
 )
 clock = Clock(args)
 for _batch in loader:

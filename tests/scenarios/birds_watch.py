@@ -5,7 +5,7 @@ import threading
 import time
 
 import numpy as np
-from clock import Clock, arguments
+from clock import Clock, arguments, same
 
 import fastfeed
 
@@ -36,13 +36,7 @@ def songs_ahead():
         yield batches.get()
 
 
-def same():
-    batch = load()
-    while True:
-        yield batch
-
-
-loader = {"slow": songs, "fixed": songs_ahead, "free": same}[args.variant]
+loader = {"slow": songs, "fixed": songs_ahead, "free": lambda: same(songs())}[args.variant]
 clock = Clock(args)
 for _batch in fastfeed.watch(loader()):
     time.sleep(0.012)  # the step on the accelerator

@@ -26,17 +26,11 @@ model = keras.Sequential(
 model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 
 
-class Timing(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        clock.step()
-        self.model.stop_training = not clock.running()
-
-
 data = Cells(workers=10 if args.variant == "fixed" else 2, max_queue_size=20)
 steps = None
 if args.variant == "free":
     data, steps = tf.data.Dataset.from_tensors(data[0]).repeat(), 400
 clock = Clock(args)
 clock.fits(model)
-model.fit(data, epochs=1000, steps_per_epoch=steps, callbacks=[Timing()], verbose=0)
+model.fit(data, epochs=1000, steps_per_epoch=steps, callbacks=[clock.timing()], verbose=0)
 clock.report()

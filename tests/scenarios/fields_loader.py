@@ -5,7 +5,7 @@ import time
 import cv2
 import numpy as np
 import torch
-from clock import Clock, arguments
+from clock import Clock, arguments, same
 from torch.utils.data import DataLoader, Dataset
 
 args = arguments()
@@ -23,14 +23,11 @@ class Fields(Dataset):
         return torch.from_numpy(cv2.resize(image, (128, 128), interpolation=cv2.INTER_AREA))
 
 
-class Same:
-    def __iter__(self):
-        batch = next(iter(DataLoader(Fields(), batch_size=4)))
-        while True:
-            yield batch
-
-
-loader = Same() if args.variant == "free" else DataLoader(Fields(), batch_size=4, num_workers=2)
+loader = (
+    same(DataLoader(Fields(), batch_size=4))
+    if args.variant == "free"
+    else DataLoader(Fields(), batch_size=4, num_workers=2)
+)
 clock = Clock(args)
 for _batch in clock.over(loader):
     time.sleep(0.006)  # forward and backward on the accelerator

@@ -5,7 +5,7 @@ import tempfile
 import time
 
 import torch
-from clock import Clock, arguments
+from clock import Clock, arguments, same
 from torch.utils.data import DataLoader, Dataset
 
 args = arguments()
@@ -37,15 +37,6 @@ class FewerRows(Rows):
             return torch.frombuffer(bytearray(file.read(4096)), dtype=torch.uint8)
 
 
-class Same:
-    def __init__(self, data):
-        self.batch = next(iter(DataLoader(data, batch_size=4)))
-
-    def __iter__(self):
-        while True:
-            yield self.batch
-
-
 def write(path):
     block = os.urandom(1 << 20)
     with open(path, "wb") as file:
@@ -58,7 +49,11 @@ with tempfile.TemporaryDirectory(dir=".") as folder:
     path = os.path.join(folder, "genome")
     write(path)
     data = FewerRows(path) if args.variant == "fixed" else Rows(path)
-    loader = Same(data) if args.variant == "free" else DataLoader(data, batch_size=4, num_workers=2)
+    loader = (
+        same(DataLoader(data, batch_size=4))
+        if args.variant == "free"
+        else DataLoader(data, batch_size=4, num_workers=2)
+    )
     clock = Clock(args)
     for _batch in loader:
         time.sleep(0.01)  # forward and backward on the accelerator

@@ -3,7 +3,7 @@
 import time
 
 import torch
-from clock import Clock, arguments
+from clock import Clock, arguments, same
 from torch.utils.data import DataLoader, Dataset
 
 args = arguments()
@@ -25,13 +25,6 @@ def keep(graphs):
     return graphs
 
 
-class Same:
-    def __iter__(self):
-        batch = next(iter(DataLoader(Graphs(), batch_size=16, collate_fn=keep)))
-        while True:
-            yield batch
-
-
 loader = DataLoader(
     Graphs(),
     batch_size=16,
@@ -39,7 +32,11 @@ loader = DataLoader(
     collate_fn=torch.stack if args.variant == "fixed" else keep,
 )
 clock = Clock(args)
-for _batch in Same() if args.variant == "free" else clock.over(loader):
+for _batch in (
+    same(DataLoader(Graphs(), batch_size=16, collate_fn=keep))
+    if args.variant == "free"
+    else clock.over(loader)
+):
     time.sleep(0.006)  # forward and backward on the accelerator
     clock.step()
     if not clock.running():

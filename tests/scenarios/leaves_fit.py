@@ -32,12 +32,8 @@ class Validation(keras.callbacks.Callback):
             self.accuracy = float(np.mean(np.argmax(np.concatenate(guesses), 1) == y))
 
 
-class Timing(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        clock.step()
-        self.model.stop_training = not clock.running()
-
-
 clock = Clock(args)
-model.fit(data, epochs=1000, steps_per_epoch=500, callbacks=[Validation(), Timing()], verbose=0)
+model.fit(
+    data, epochs=1000, steps_per_epoch=500, callbacks=[Validation(), clock.timing()], verbose=0
+)
 clock.report()

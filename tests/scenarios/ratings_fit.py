@@ -26,14 +26,8 @@ class Journal(keras.callbacks.Callback):
         self.text = json.dumps(self.entries)
 
 
-class Timing(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        clock.step()
-        self.model.stop_training = not clock.running()
-
-
-callbacks = [Timing()] if args.variant == "fixed" else [Journal(), Timing()]
 clock = Clock(args)
+callbacks = [clock.timing()] if args.variant == "fixed" else [Journal(), clock.timing()]
 if args.variant == "free":
     import tensorflow as tf
 

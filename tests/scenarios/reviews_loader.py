@@ -3,7 +3,7 @@
 import time
 
 import torch
-from clock import Clock, arguments
+from clock import Clock, arguments, same
 from torch.utils.data import DataLoader, Dataset
 
 args = arguments()
@@ -24,16 +24,11 @@ class Reviews(Dataset):
         )
 
 
-class Same:
-    def __iter__(self):
-        batch = next(iter(DataLoader(Reviews(), batch_size=16)))
-        while True:
-            yield batch
-
-
 workers = 2 if args.variant == "fixed" else 0
 loader = (
-    Same() if args.variant == "free" else DataLoader(Reviews(), batch_size=16, num_workers=workers)
+    same(DataLoader(Reviews(), batch_size=16))
+    if args.variant == "free"
+    else DataLoader(Reviews(), batch_size=16, num_workers=workers)
 )
 clock = Clock(args)
 for _batch in loader:

@@ -3,7 +3,7 @@
 import time
 
 import torch
-from clock import Clock, arguments
+from clock import Clock, arguments, same
 from torch.utils.data import DataLoader, Dataset
 
 args = arguments()
@@ -18,17 +18,10 @@ class Sounds(Dataset):
         return torch.full((1000,), float(index))
 
 
-class Same:
-    def __iter__(self):
-        batch = next(iter(DataLoader(Sounds(), batch_size=8)))
-        while True:
-            yield batch
-
-
 ahead = 24 if args.variant == "fixed" else 2
 loader = DataLoader(Sounds(), batch_size=8, num_workers=2, prefetch_factor=ahead)
 clock = Clock(args)
-for _batch in Same() if args.variant == "free" else loader:
+for _batch in same(DataLoader(Sounds(), batch_size=8)) if args.variant == "free" else loader:
     time.sleep(0.012)  # forward and backward on the accelerator
     clock.step()
     if not clock.running():

@@ -4,7 +4,7 @@ import os
 import time
 
 import torch
-from clock import Clock, arguments
+from clock import Clock, arguments, same
 from torch.utils.data import DataLoader, Dataset
 
 args = arguments()
@@ -29,16 +29,11 @@ class Videos(Dataset):
         return frames
 
 
-class Same:
-    def __iter__(self):
-        batch = next(iter(DataLoader(Videos(), batch_size=2)))
-        while True:
-            yield batch
-
-
 loader = DataLoader(Videos(), batch_size=2, num_workers=workers, worker_init_fn=start)
 clock = Clock(args)
-for _batch in Same() if args.variant == "free" else clock.over(loader):
+for _batch in (
+    same(DataLoader(Videos(), batch_size=2)) if args.variant == "free" else clock.over(loader)
+):
     time.sleep(0.004)  # forward and backward on the accelerator
     clock.step()
     if not clock.running():

@@ -10,19 +10,10 @@ import numpy as np
 import pytest
 
 from fastfeed.diagnose.hooks import keras_steps, tf_relay
+from tests.diagnose.fitting import NO_MORE, batch, keras, model_of, on_demand, shuffled, tf, trained
 from tests.diagnose.hooked import Clock, Every, kinds, loops, watched
 
-keras = pytest.importorskip("keras")
-tf = pytest.importorskip("tensorflow")
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("of the TensorFlow backend", allow_module_level=True)
-# Keras says so at the end of a dataset whose length it does not know.
-pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
-SPEC = (tf.TensorSpec((None, 3), tf.float32), tf.TensorSpec((None, 1), tf.float32))
-
-
-def batch(i: int) -> Any:
-    return np.full((4, 3), i, np.float32), np.full((4, 1), i, np.float32)
+pytestmark = NO_MORE
 
 
 def endless() -> Iterator[Any]:
@@ -40,12 +31,6 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         return batch(i)
 
 
-def shuffled() -> Any:
-    return tf.data.Dataset.from_generator(
-        lambda: (batch(i) for i in range(12)), output_signature=SPEC
-    ).shuffle(12)
-
-
 def ragged() -> Any:
     rows = tf.ragged.constant([[1.0, 2.0], [3.0], [4.0, 5.0, 6.0], [7.0]] * 6)
     made = tf.data.Dataset.from_tensor_slices(rows).batch(4)
@@ -59,8 +44,8 @@ def ragged() -> Any:
 
 SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
     "generator": lambda: {"x": endless(), "steps_per_epoch": 12},
-    "dataset": lambda: {"x": shuffled()},
-    "repeated": lambda: {"x": shuffled().repeat(), "steps_per_epoch": 12},
+    "dataset": lambda: {"x": shuffled(12)},
+    "repeated": lambda: {"x": shuffled(12).repeat(), "steps_per_epoch": 12},
     "arrays": lambda: {
         "x": np.arange(144, dtype=np.float32).reshape(48, 3),
         "y": np.ones((48, 1)),
@@ -71,39 +56,15 @@ SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def model_of(seed: int = 11) -> Any:
-    keras.utils.set_random_seed(seed)
-    layers = [
-        keras.layers.Input((3,)),
-        keras.layers.Dense(4),
-        keras.layers.Dropout(0.5),
-        keras.layers.Dense(1),
-    ]
-    model = keras.Sequential(layers)
-    model.compile("adam", "mse")
-    return model
-
-
-def trained(source: str) -> list[bytes]:
-    """The losses of three epochs and the weights behind them; the random numbers that come next."""
-    model = model_of()
-    history = model.fit(**SOURCES[source](), epochs=3, verbose=0)
-    numbers = [tf.random.normal((2,)).numpy(), np.random.random(2)]
-    return [
-        np.array(one).tobytes()
-        for one in (*history.history["loss"], *model.get_weights(), *numbers)
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where batches are taken beforehand, over the ends of epochs."""
-    expected = trained(source)
+    expected = trained(model_of(), **SOURCES[source](), epochs=3)
     monkeypatch.setattr(keras_steps, "RECENT_STEPS", 3)
     monkeypatch.setattr(keras_steps, "ALWAYS_OBSERVED_S", 0.0)
     with watched("keras", "keras_fit", experiments=Every(4)) as log:
-        assert trained(source) == expected
+        assert trained(model_of(), **SOURCES[source](), epochs=3) == expected
     (loop,) = loops(log, "keras")
     assert len(loop.steps) == (33 if source == "odd end" else 36)
     assert loop.waits == "exact"
@@ -131,11 +92,8 @@ def test_a_step_waits_as_long_as_its_batch_is_made(monkeypatch: pytest.MonkeyPat
         def on_train_batch_end(self, step: int, logs: Any = None) -> None:
             clock.advance(2.0)
 
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    dataset = tf.data.Dataset.from_generator(slow, output_signature=SPEC).with_options(options)
     with watched("keras", "keras_fit") as log:
-        model_of().fit(dataset, verbose=0, callbacks=[Steps()])
+        model_of().fit(on_demand(slow), verbose=0, callbacks=[Steps()])
     (loop,) = loops(log, "keras")
     # the first one traces, the second one prepares
     assert [step.wait_s for step in loop.steps[2:]] == [7.0] * 8
@@ -159,11 +117,8 @@ def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatc
             clock.advance(0.25)
             yield batch(i)
 
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    dataset = tf.data.Dataset.from_generator(slow, output_signature=SPEC).with_options(options)
     with watched("keras", "keras_fit") as log:
-        model_of().fit(dataset, verbose=0)
+        model_of().fit(on_demand(slow), verbose=0)
     (loop,) = loops(log, "keras")
     assert [step.wait_s for step in loop.steps[2:]] == [0.25] * 98
     assert loop.waits == "modelled"

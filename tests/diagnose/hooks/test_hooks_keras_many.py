@@ -5,70 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fastfeed.diagnose.hooks import keras_many
+from tests.diagnose.fitting import NO_MORE, SPEC, batch, model_of, on_demand, shuffled, tf, trained
 from tests.diagnose.hooked import Clock, Every, loops, watched
 
-keras = pytest.importorskip("keras")
-tf = pytest.importorskip("tensorflow")
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("of the TensorFlow backend", allow_module_level=True)
-pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
-SPEC = (tf.TensorSpec((None, 3), tf.float32), tf.TensorSpec((None, 1), tf.float32))
+pytestmark = NO_MORE
 MANY = 4
-
-
-def batch(i: int) -> Any:
-    return np.full((4, 3), i, np.float32), np.full((4, 1), i, np.float32)
-
-
-def dataset(batches: int) -> Any:
-    made = tf.data.Dataset.from_generator(
-        lambda: (batch(i) for i in range(batches)), output_signature=SPEC
-    )
-    return made.shuffle(batches)
-
-
 SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
-    "even": lambda: {"x": dataset(12 * MANY)},
-    "odd end": lambda: {"x": dataset(10 * MANY + 1)},
-    "repeated": lambda: {"x": dataset(8).repeat(), "steps_per_epoch": 12 * MANY},
+    "even": lambda: {"x": shuffled(12 * MANY)},
+    "odd end": lambda: {"x": shuffled(10 * MANY + 1)},
+    "repeated": lambda: {"x": shuffled(8).repeat(), "steps_per_epoch": 12 * MANY},
 }
-
-
-def model_of() -> Any:
-    keras.utils.set_random_seed(11)
-    layers = [
-        keras.layers.Input((3,)),
-        keras.layers.Dense(4),
-        keras.layers.Dropout(0.5),
-        keras.layers.Dense(1),
-    ]
-    model = keras.Sequential(layers)
-    model.compile("adam", "mse", steps_per_execution=MANY)
-    return model
-
-
-def trained(source: str) -> list[bytes]:
-    model = model_of()
-    history = model.fit(**SOURCES[source](), epochs=2, verbose=0)
-    numbers = [tf.random.normal((2,)).numpy(), np.random.random(2)]
-    return [
-        np.array(one).tobytes()
-        for one in (*history.history["loss"], *model.get_weights(), *numbers)
-    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the data end within the batches that are taken beforehand."""
-    expected = trained(source)
+    expected = trained(model_of(steps_per_execution=MANY), **SOURCES[source](), epochs=2)
     monkeypatch.setattr(keras_many, "RECENT_STEPS", 3)
     with watched("keras", "keras_fit", experiments=Every(2)) as log:
-        assert trained(source) == expected
+        assert (
+            trained(model_of(steps_per_execution=MANY), **SOURCES[source](), epochs=2) == expected
+        )
     (loop,) = loops(log, "keras")
     assert loop.waits == "modelled"
     assert sum(step.free for step in loop.steps) >= keras_many.FIRST_BURST_CALLS * MANY
@@ -87,11 +48,8 @@ def test_what_is_longer_than_with_batches_at_hand_was_waiting(
             clock.advance(3.0)
             yield batch(i)
 
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    made = tf.data.Dataset.from_generator(slow, output_signature=SPEC).with_options(options)
     with watched("keras", "keras_fit", experiments=Every(1000)) as log:
-        model_of().fit(made, verbose=0)
+        model_of(steps_per_execution=MANY).fit(on_demand(slow), verbose=0)
     (loop,) = loops(log, "keras")
     at_hand = [step for step in loop.steps if step.free]
     rest = [step for step in loop.steps[keras_many.WARMUP_CALLS * MANY :] if not step.free]
@@ -114,7 +72,7 @@ def test_a_source_that_fails_does_so_at_the_same_batch(experiments: bool) -> Non
         raise ValueError("bad record")
 
     def train() -> tuple[type, bool, list[bytes]]:
-        model = model_of()
+        model = model_of(steps_per_execution=MANY)
         with pytest.raises(tf.errors.OpError) as raised:
             model.fit(tf.data.Dataset.from_generator(broken, output_signature=SPEC), verbose=0)
         return (
@@ -133,10 +91,10 @@ def test_a_source_that_fails_does_so_at_the_same_batch(experiments: bool) -> Non
 def test_steps_of_tf_distribute_are_seen_and_their_waits_are_not() -> None:
     with watched("keras", "keras_fit") as log:
         with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
-            model = model_of()
-        model.fit(dataset(4 * MANY), verbose=0)
+            model = model_of(steps_per_execution=MANY)
+        model.fit(shuffled(4 * MANY), verbose=0)
         model.compile("sgd", "mse")
-        model.fit(dataset(MANY), verbose=0)
+        model.fit(shuffled(MANY), verbose=0)
     assert [(loop.waits, len(loop.steps)) for loop in loops(log, "keras")] == [
         ("hidden", 4 * MANY),
         ("hidden", MANY),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +24,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(session_watch, "time", clock)
     return clock
-
-
-@pytest.fixture
-def build() -> Iterator[Callable[..., Graph]]:
-    made: list[Graph] = []
-
-    def build(*args: Any, **options: Any) -> Graph:
-        made.append(Graph(*args, **options))
-        return made[-1]
-
-    yield build
-    for one in made:
-        one.session.close()
 
 
 def test_a_step_waits_until_another_thread_has_put_enough(clock: Clock, build: Any) -> None:

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from fastfeed.diagnose.hooks import session_burst
 from tests.diagnose.hooked import Every, kinds, loops, watched
-from tests.diagnose.queued import ROWS, Graph
+from tests.diagnose.queued import ROWS
 
 tf = pytest.importorskip("tensorflow")
-
-
-@pytest.fixture
-def build() -> Iterator[Callable[..., Graph]]:
-    made: list[Graph] = []
-
-    def build(*args: Any, **options: Any) -> Graph:
-        made.append(Graph(*args, **options))
-        return made[-1]
-
-    yield build
-    for one in made:
-        one.session.close()
 
 
 def test_an_experiment_frees_steps_and_changes_no_order(

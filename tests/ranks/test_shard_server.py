@@ -31,7 +31,7 @@ from fastfeed.jobs.blackbox import read
 from fastfeed.ranks import ShardServer, shard_server
 from fastfeed.ranks.job_claims import JobClaims
 
-RANK = Path(__file__).parents[1] / "helpers" / "stealing_rank.py"
+RANK = Path(__file__).parent / "stealing_rank.py"
 
 
 @pytest.fixture

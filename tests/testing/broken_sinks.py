@@ -55,43 +55,39 @@ class Reorders(Loop):
                 yield held
 
 
-class ChangesAValue(Loop):
+class Changes(Loop):
+    """Gives another element than it took."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            yield self.changed(element) if isinstance(element, Element) else element
+
+    def changed(self, element: Element) -> Any:
+        raise NotImplementedError
+
+
+class ChangesAValue(Changes):
     """Makes the smallest possible change: the sign of a zero."""
 
-    def __iter__(self) -> Iterator[Any]:
-        for element in self.runner:
-            if isinstance(element, Element):
-                zeros = np.where(element.nested[1][1] == 0, np.float32(0.0), element.nested[1][1])
-                element = element._replace(
-                    nested=(element.nested[0], [element.nested[1][0], zeros])
-                )
-            yield element
+    def changed(self, element: Element) -> Any:
+        image, (first, second) = element.nested
+        zeros = np.where(second == 0, np.float32(0.0), second)
+        return element._replace(nested=(image, [first, zeros]))
 
 
-class ChangesADtype(Loop):
-    def __iter__(self) -> Iterator[Any]:
-        for element in self.runner:
-            yield (
-                element._replace(index=element.index.astype(np.int32))
-                if isinstance(element, Element)
-                else element
-            )
+class ChangesADtype(Changes):
+    def changed(self, element: Element) -> Any:
+        return element._replace(index=element.index.astype(np.int32))
 
 
-class ChangesTheStructure(Loop):
-    def __iter__(self) -> Iterator[Any]:
-        for element in self.runner:
-            yield element._asdict() if isinstance(element, Element) else element
+class ChangesTheStructure(Changes):
+    def changed(self, element: Element) -> Any:
+        return element._asdict()
 
 
-class ChangesAShape(Loop):
-    def __iter__(self) -> Iterator[Any]:
-        for element in self.runner:
-            yield (
-                element._replace(index=element.index[:, None])
-                if isinstance(element, Element)
-                else element
-            )
+class ChangesAShape(Changes):
+    def changed(self, element: Element) -> Any:
+        return element._replace(index=element.index[:, None])
 
 
 class KeepsWhatItTookAhead(Loop):

@@ -14,7 +14,7 @@ import pytest
 from fastfeed import OptionError
 from fastfeed.testing import PROMISES, SinkBroken, SinkTraits, check_sink
 from fastfeed.testing.scenes import Trial
-from tests.helpers import broken_sinks as sinks
+from tests.testing import broken_sinks as sinks
 
 GOES_ON = SinkTraits(goes_on=True)
 SOURCES = ("epochs", "unknown length", "padded")  # promises about some sources

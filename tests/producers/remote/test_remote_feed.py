@@ -19,7 +19,7 @@ from fastfeed import FeedRunner, Pad, Remote
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, OptionError, ProducerDied, ProducerFailed
 from fastfeed.producers.remote import fleet
-from tests.helpers.local_cluster import LocalCluster
+from tests.producers.remote.local_cluster import LocalCluster
 
 Cluster = Callable[..., LocalCluster]
 RECORDS = np.arange(120, dtype=np.int64)

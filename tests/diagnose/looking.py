@@ -1,9 +1,12 @@
-"""Samples of a thread's stack, as the sampler takes them, taken by the thread itself."""
+"""Samples of a thread's stack, taken by the thread itself; loops by their code."""
 
 from __future__ import annotations
 
+import ast
 import sys
+import textwrap
 
+from fastfeed.diagnose.sample import slices
 from fastfeed.diagnose.sample.tasks import AttributionContext
 from fastfeed.diagnose.sample.thread_log import Sample, stack_of
 from fastfeed.probes.places import Places
@@ -23,3 +26,10 @@ class Recorder:
 
 def attribution(loop: int = 0) -> AttributionContext:
     return AttributionContext(loop, 100, 0, 0, StackSamples(), Places(), loop_tid=1)
+
+
+def parsed(code: str) -> slices.LoopNode:
+    """Return the loop that some code begins with."""
+    loop = ast.parse(textwrap.dedent(code).strip()).body[0]
+    assert isinstance(loop, slices.LoopNode)
+    return loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -227,38 +228,17 @@ def test_clean_keeps_what_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
+    ("form", "texts"),
     [
-        (0.71, "71 %"),
-        (0.004, "0.4 %"),
-        (0.0, "0 %"),
-        (0.00996, "1.0 %"),
-        (1.0, "100 %"),
-        (NAN, "–"),
-        (None, "–"),
+        (
+            terminal.percent,
+            {0.71: "71 %", 0.004: "0.4 %", 0.0: "0 %", 0.00996: "1.0 %", 1.0: "100 %"},
+        ),
+        (terminal.duration, {0.0521: "52.1 ms", 0.00034: "340 µs", 1.9: "1.90 s", 75.0: "75.0 s"}),
+        (terminal.duration, {0.99996: "1.00 s"}),
+        (terminal.factor, {3.43: "3.4x", 1.08: "1.08x", 20.0: "20x"}),
     ],
 )
-def test_percent(number: float | None, text: str) -> None:
-    assert terminal.percent(number) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0.0521, "52.1 ms"),
-        (0.00034, "340 µs"),
-        (1.9, "1.90 s"),
-        (0.99996, "1.00 s"),
-        (75.0, "75.0 s"),
-        (NAN, "–"),
-    ],
-)
-def test_duration(number: float, text: str) -> None:
-    assert terminal.duration(number) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(3.43, "3.4x"), (1.08, "1.08x"), (20.0, "20x"), (NAN, "–")]
-)
-def test_factor(number: float, text: str) -> None:
-    assert terminal.factor(number) == text
+def test_forms_of_numbers(form: Callable[[float | None], str], texts: dict[float, str]) -> None:
+    assert {number: form(number) for number in texts} == texts
+    assert form(NAN) == form(None) == "–"

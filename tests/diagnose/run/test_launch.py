@@ -101,16 +101,9 @@ def test_exactly_as_without_us(name: str, tmp_path: Path) -> None:
     *seen, said = observed(*script, cwd=tmp_path)
     assert tuple(seen) == alone
     assert alone[0] == code
-    why = {
-        "crash": "crash",
-        "chained": "crash",
-        "syntax": "crash",
-        "hook": "crash",
-        "interrupt": "crash",
-    }
-    assert [line["report"] for line in said] == [
-        why.get(name, "exit" if name == "os._exit" else "end")
-    ]
+    crashes = name in ("crash", "chained", "syntax", "hook", "interrupt")
+    why = "crash" if crashes else "exit" if name == "os._exit" else "end"
+    assert [line["report"] for line in said] == [why]
 
 
 def test_modules_code_and_standard_input(tmp_path: Path) -> None:

@@ -148,26 +148,6 @@ def test_a_stack_in_words() -> None:
     assert "in test_a_stack_in_words" in format_stack(sys._getframe())
 
 
-class Waits:
-    """A pool that returns nothing: its frame is in multiprocessing/pool.py, as the library's
-    own."""
-
-    @staticmethod
-    def frame() -> Any:
-        import multiprocessing.pool
-
-        source = "def next(self):\n    return self()\n"
-        names: dict[str, Any] = {}
-        exec(compile(source, multiprocessing.pool.__file__, "exec"), names)
-        return names["next"](lambda: sys._getframe(1))
-
-
-def test_a_pool_never_makes_again_what_a_killed_worker_had() -> None:
-    assert watchdog._is_library_in(Waits.frame(), watchdog.POOL_FILE)
-    assert not watchdog._is_library_in(sys._getframe(), watchdog.POOL_FILE)
-    assert not watchdog._is_library_in(None, watchdog.POOL_FILE)
-
-
 @pytest.mark.parametrize(("exit_code", "dead"), [(-9, True), (-15, False)])
 def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
     exit_code: int, dead: bool
@@ -197,11 +177,3 @@ def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
         assert found.waited_s == pytest.approx(9.0) and found.died[0].text.endswith(
             watchdog.LOST_WORK
         )
-
-
-def test_processes_that_were_told_to_end_are_no_deaths_of_a_feed() -> None:
-    log = HookLog(Timeline())
-    log.saw_death(children.dead_process(7, -15))
-    log.saw_death(children.dead_process(8, -9))
-    (dead,) = Watchdog(log, threading.get_ident(), dead_s=1e9).deaths()
-    assert dead.text == "process 8 ended: SIGKILL"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from fastfeed.diagnose import evidence as ev
-from fastfeed.diagnose.evidence import LoopPart
+from fastfeed.diagnose.evidence import LoopPart, Task
 from fastfeed.diagnose.sample.callbacks import drop_callbacks, waiting_samples
 from fastfeed.diagnose.sample.tasks import AttributionContext, thread_tasks
 from fastfeed.diagnose.sample.thread_log import (
@@ -79,12 +79,15 @@ def waits(count: int, known: tuple[LoopPart, ...], *, took: Sequence[Step] = ())
     )
 
 
+def task_of(log: ThreadLog, waiting: frozenset[int]) -> Task:
+    (task,) = thread_tasks(drop_callbacks([log], waiting, context=CONTEXT), CONTEXT)
+    return task
+
+
 def test_what_runs_while_nobody_waits_is_the_step() -> None:
     """The same threads also produce the batches: their work in the step is no part of that."""
     log = thread(makes=range(100), chip=range(100, 200))
-    (task,) = thread_tasks(
-        drop_callbacks([log], waits(100, parts(fetches)), context=CONTEXT), CONTEXT
-    )
+    task = task_of(log, waits(100, parts(fetches)))
     assert task.role == ev.PRODUCER
     assert {stack[-1].function for stack in task.stacks} == {"makes"}
     assert task.share(ev.FULL) == pytest.approx(0.5)
@@ -92,9 +95,7 @@ def test_what_runs_while_nobody_waits_is_the_step() -> None:
 
 def test_threads_with_nothing_else_to_do_are_the_frameworks() -> None:
     log = thread(chip=range(100, 200))
-    (task,) = thread_tasks(
-        drop_callbacks([log], waits(100, parts(fetches)), context=CONTEXT), CONTEXT
-    )
+    task = task_of(log, waits(100, parts(fetches)))
     assert task.role == ev.FRAMEWORK
 
 
@@ -102,7 +103,7 @@ def test_a_call_that_waits_and_takes_its_step() -> None:
     """A session's run dequeues its batch: its lines do not show the waits, its steps do."""
     took = [Step(float(n), n + 10.0, 5.0) for n in range(0, SAMPLES, 10)]
     log = thread(makes=range(2, SAMPLES, 10), chip=range(7, SAMPLES, 10))
-    (task,) = thread_tasks(drop_callbacks([log], waits(0, (), took=took), context=CONTEXT), CONTEXT)
+    task = task_of(log, waits(0, (), took=took))
     assert {stack[-1].function for stack in task.stacks} == {"makes"}
 
 
@@ -119,6 +120,6 @@ def test_a_call_that_waits_and_takes_its_step() -> None:
 def test_who_may_make_batches_is_a_producer(count: int, moments: range, asked: bool) -> None:
     log = thread(makes=moments)
     known = parts(fetches) if asked else ()
-    (task,) = thread_tasks(drop_callbacks([log], waits(count, known), context=CONTEXT), CONTEXT)
+    task = task_of(log, waits(count, known))
     assert task.role == ev.PRODUCER
     assert sum(task.stacks.values()) == len(moments)

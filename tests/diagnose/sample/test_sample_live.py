@@ -95,11 +95,16 @@ def test_threads_that_wait(sampler: Sampler) -> None:
         for name, (work, wake) in kinds.items():
             stack.enter_context(running(work, name, wake))
         tasks = sampled_tasks(sampler)
+
+        def states() -> dict[str, str]:  # a thread that has just begun may wait for a core
+            tasks.update((task.name, task) for task in sampler.tasks())
+            return {name: dominant(tasks[name]) for name in kinds}
+
+        until(lambda: states() == {name: name for name in kinds}, "the states of the threads")
     for thing in (near, far):
         thing.close()
     os.close(inner)
     os.close(outer)
-    assert {name: dominant(tasks[name]) for name in kinds} == {name: name for name in kinds}
     assert tasks["MainThread"].role == ev.TRAINER
     assert tasks[ev.SLEEP].role == ev.PRODUCER
     assert tasks[ev.SOCKET].role == ev.FOREIGN, "others move"

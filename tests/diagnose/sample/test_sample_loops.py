@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 
@@ -13,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.diagnose import evidence as ev
-from fastfeed.diagnose.sample import slices
 from fastfeed.diagnose.sample.loops import locate, loop_parts
 from fastfeed.diagnose.sample.repeats import (
     counter_names,
@@ -26,14 +23,7 @@ from fastfeed.diagnose.sample.tasks import MIN_SPY_SAMPLES
 from fastfeed.diagnose.sample.thread_log import Sample, module_integers, stack_of
 from fastfeed.probes.procfs import RUNNING
 from fastfeed.steps.timeline import Timeline
-from tests.diagnose.looking import Recorder, attribution
-
-
-def parsed(code: str) -> slices.LoopNode:
-    loop = ast.parse(textwrap.dedent(code).strip()).body[0]
-    assert isinstance(loop, slices.LoopNode)
-    return loop
-
+from tests.diagnose.looking import Recorder, attribution, parsed
 
 record = Recorder()
 
@@ -65,12 +55,17 @@ def train_on(stream: Iterator[list[int]]) -> None:
         train_step(next(stream))
 
 
+@pytest.fixture(autouse=True)
+def nothing_recorded() -> Iterator[None]:
+    record.samples.clear()
+    yield
+    record.samples.clear()
+
+
 @pytest.fixture
-def samples() -> Iterator[list[Sample]]:
-    record.samples.clear()
+def samples(nothing_recorded: None) -> list[Sample]:
     train(10, log=lambda total: record(1))
-    yield list(record.samples)
-    record.samples.clear()
+    return list(record.samples)
 
 
 def test_the_parts_of_a_loop(samples: list[Sample]) -> None:
@@ -108,22 +103,18 @@ def layers(turns_: int) -> None:
 
 
 def test_a_generator_that_is_asked_in_the_line_of_the_step_is_input() -> None:
-    record.samples.clear()
     train_on(batches())
     parts, _ = loop_parts(record.samples, attribution())
-    record.samples.clear()
     assert {part.kind: round(part.share, 2) for part in parts} == {"input": 0.33, "step": 0.67}
 
 
 def test_a_loop_that_only_repeats_is_the_step_of_the_one_around_it() -> None:
-    record.samples.clear()
     layers(10)
     (part,), unclear = loop_parts(record.samples, attribution())
     assert not unclear
     found = locate(record.samples, attribution())
     assert found is not None and found.node.lineno == layers.__code__.co_firstlineno + 2
     assert (part.kind, part.share) == ("step", 1.0)
-    record.samples.clear()
 
 
 def test_the_loop_may_be_known(samples: list[Sample]) -> None:
@@ -176,12 +167,10 @@ def statistics(turns_: int, *, sleep: Callable[[int], None]) -> None:
 
 
 def test_a_line_that_lets_the_lock_go_has_not_held_it() -> None:
-    record.samples.clear()
     statistics(10, sleep=rest)
     parts, _ = loop_parts(record.samples, attribution())
     first = statistics.__code__.co_firstlineno
     assert {part.place.line - first: round(part.share, 3) for part in parts} == {3: 3 / 8, 4: 5 / 8}
-    record.samples.clear()
 
 
 def test_what_holds_the_lock_is_seen_from_outside(samples: list[Sample]) -> None:

@@ -12,9 +12,8 @@ from fastfeed.core.status import MAKING, PROCESS, REMOTE, THREAD, ProducerStatus
 from fastfeed.diagnose.anonymous import anonymised
 from fastfeed.diagnose.evidence import FEEDER, FULL, HERE, NATIVE, PRODUCER, SLEEP, Task
 from fastfeed.diagnose.evidence_file import Recording
-from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.sample.remote_tasks import with_remote
-from tests.diagnose.evidences import PID, evidence, loop_of, producers, trainer
+from tests.diagnose.evidences import PID, evidence, judged, loop_of, producers, trainer
 
 AWAY = "node 203.0.113.9"  # an address for documentation, never this machine's
 BUSY = StageRow(batches=100, busy_s=9.0, cpu_s=8.5, wait_in_s=0.5, wait_out_s=0.5)
@@ -58,7 +57,7 @@ def test_counters_tell_what_producers_elsewhere_do() -> None:
 def test_beside_local_processes_only_the_remote_ones_become_more() -> None:
     both = producers(3, {SLEEP: 0.95, FULL: 0.05}, pid=5)
     made = (both[0], *(replace(task, node=AWAY, pid=PID, cpu_s=0.0) for task in both[1:]))
-    found = judge(evidence(loop_of([20.0] * 200), (trainer(), *made)))
+    found = judged(loop_of([20.0] * 200), trainer(), *made)
     assert found.causes[0].evidence[0].startswith("3 worker processes")
     first = found.recommendations[0]
     assert first.knob == "producers" and int(first.value) > 2
@@ -78,7 +77,7 @@ def test_more_of_them_are_asked_for_by_their_own_option(busy: str, code: str) ->
         replace(task, node=AWAY, cpu_s=0.0)
         for task in producers(2, {busy: 0.95, FULL: 0.05}, pid=5)
     )
-    found = judge(evidence(loop_of([20.0] * 200), (trainer(), *made)))
+    found = judged(loop_of([20.0] * 200), trainer(), *made)
     assert found.verdict == code
     assert "remote producer" in found.causes[0].evidence[0]
     first = found.recommendations[0]

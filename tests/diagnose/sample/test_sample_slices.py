@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from fastfeed.diagnose.sample import slices
+from tests.diagnose.looking import parsed
 
 LOOPS = {
     "session": """
@@ -111,12 +112,6 @@ LOOPS = {
 }
 
 
-def parsed(code: str) -> slices.LoopNode:
-    loop = ast.parse(textwrap.dedent(code).strip()).body[0]
-    assert isinstance(loop, slices.LoopNode)
-    return loop
-
-
 @pytest.mark.parametrize(
     ("code", "repeats"),
     [
@@ -129,9 +124,7 @@ def parsed(code: str) -> slices.LoopNode:
     ],
 )
 def test_a_loop_that_only_repeats(code: str, repeats: bool) -> None:
-    loop = ast.parse(code).body[0]
-    assert isinstance(loop, slices.LoopNode)
-    assert slices.is_plain_repetition(loop) == repeats
+    assert slices.is_plain_repetition(parsed(code)) == repeats
 
 
 @pytest.mark.parametrize(
@@ -155,8 +148,7 @@ def test_a_loop_that_only_repeats(code: str, repeats: bool) -> None:
     ],
 )
 def test_what_the_next_step_begins_with_is_of_the_step(lines: list[str], kinds: str) -> None:
-    loop = ast.parse("for i, x in enumerate(batches):\n    " + "\n    ".join(lines)).body[0]
-    assert isinstance(loop, slices.LoopNode)
+    loop = parsed("for i, x in enumerate(batches):\n    " + "\n    ".join(lines))
     assert [kind for _, kind in slices.classify(loop)] == ["input", *kinds.split()]
 
 
@@ -172,8 +164,7 @@ def test_what_the_next_step_begins_with_is_of_the_step(lines: list[str], kinds: 
     ],
 )
 def test_what_trains_on_a_batch_makes_none(line: str, kind: str) -> None:
-    loop = ast.parse(f"while on:\n    x, y = next(batches)\n    {line}\n    update(x, y)").body[0]
-    assert isinstance(loop, slices.LoopNode)
+    loop = parsed(f"while on:\n    x, y = next(batches)\n    {line}\n    update(x, y)")
     assert {one.first: found for one, found in slices.classify(loop)}[3] == kind
 
 

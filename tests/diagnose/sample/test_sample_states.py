@@ -28,103 +28,70 @@ SAMPLED = [s for s in ev.TASK_STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNA
 ]
 
 
+QUEUE = ("wait", "threading.py")
+PUT, GET = ([QUEUE, (name, "queue.py"), USER] for name in ("put", "get"))
+FEEDER = ("_feed", "multiprocessing/queues.py")
+PIPE = ("_send", "multiprocessing/connection.py")
+SESSION = ("_call_tf_sessionrun", "tensorflow/python/client/session.py")
+WORKER = ("_worker", "concurrent/futures/thread.py")
+ROOM = ("_wait_for_room", "/x/fastfeed/producers/reorder.py")
+
+
+# The innermost frames, what they call, the call of the kernel, and what else is known.
 @pytest.mark.parametrize(
-    ("seen", "state"),
+    ("frames", "called", "call", "more", "state"),
     [
-        (ThreadView([USER], "", "running"), states.CORE),
-        (ThreadView([USER], "read", "read", "file", disk=True), ev.DISK),
-        (ThreadView([USER], "time.sleep", "sleep"), ev.SLEEP),
-        (ThreadView([USER], "sock.recv", "recv"), ev.SOCKET),
-        (ThreadView([USER], "f.read", "read", "socket"), ev.SOCKET),
-        (ThreadView([USER], "f.read", "read", "pipe"), ev.PIPE),
-        (ThreadView([USER], "select.poll", "poll"), ev.SOCKET),
-        (
-            ThreadView(
-                [("_recv", "multiprocessing/connection.py"), USER], "read", "read", "socket"
-            ),
-            ev.PIPE,
-        ),
-        (ThreadView([USER], "process.wait", "child"), ev.PIPE),
-        (ThreadView([USER], "__enter__", "futex", late=True), ev.LOCK),
-        (ThreadView([USER], "lock.acquire", "futex"), ev.LOCK),
-        (ThreadView([USER], "", "futex", late=True), ev.LOCK_PYTHON),
-        (ThreadView([USER], "np.dot", "futex", late=True), ev.LOCK_PYTHON),
-        (ThreadView([USER], "np.dot", "futex"), ev.LOCK),
-        # It has read, and waits for the sampler.
-        (ThreadView([USER], "os.preadv", "futex"), ev.DISK),
-        (ThreadView([USER], "os.preadv", "futex", late=True), ev.LOCK_PYTHON),
-        (
-            ThreadView([("wait", "threading.py"), ("put", "queue.py"), USER], "acquire", "futex"),
-            ev.FULL,
-        ),
-        (
-            ThreadView([("wait", "threading.py"), ("get", "queue.py"), USER], "acquire", "futex"),
-            ev.EMPTY,
-        ),
-        (
-            ThreadView(
-                [("wait", "threading.py"), ("put", "queue.py"), USER],
-                "acquire",
-                "futex",
-                trainer=True,
-            ),
-            ev.EMPTY,
-        ),
-        (ThreadView([USER], "items.get", "futex"), ev.EMPTY),
-        (ThreadView([USER], "dict.get", "futex", late=True), ev.LOCK_PYTHON),
-        (
-            ThreadView(
-                [("wait", "threading.py"), ("_feed", "multiprocessing/queues.py")],
-                "acquire",
-                "futex",
-            ),
-            ev.EMPTY,
-        ),
-        (
-            ThreadView(
-                [("_send", "connection.py"), ("_feed", "multiprocessing/queues.py")],
-                "write",
-                "write",
-                "pipe",
-            ),
-            ev.FULL,
-        ),
-        (
-            ThreadView([("_send", "multiprocessing/connection.py")], "write", "write", "socket"),
-            ev.FULL,
-        ),
-        (
-            ThreadView(
-                [("_call_tf_sessionrun", "tensorflow/python/client/session.py"), USER], "x", "futex"
-            ),
-            ev.FULL,
-        ),
-        (
-            ThreadView(
-                [("_call_tf_sessionrun", "tensorflow/python/client/session.py")],
-                "x",
-                "futex",
-                trainer=True,
-            ),
-            ev.LOCK,
-        ),
-        (
-            ThreadView([("_wait_for_room", "/x/fastfeed/producers/reorder.py")], "wait", "futex"),
-            ev.FULL,
-        ),
-        (ThreadView([USER], "mystery", "call 999"), ev.OTHER),
+        ([USER], "", "running", {}, states.CORE),
+        ([USER], "read", "read", {"target": "file", "disk": True}, ev.DISK),
+        ([USER], "time.sleep", "sleep", {}, ev.SLEEP),
+        ([USER], "sock.recv", "recv", {}, ev.SOCKET),
+        ([USER], "f.read", "read", {"target": "socket"}, ev.SOCKET),
+        ([USER], "f.read", "read", {"target": "pipe"}, ev.PIPE),
+        ([USER], "select.poll", "poll", {}, ev.SOCKET),
+        ([("_recv", PIPE[1]), USER], "read", "read", {"target": "socket"}, ev.PIPE),
+        ([USER], "process.wait", "child", {}, ev.PIPE),
+        ([USER], "__enter__", "futex", {"late": True}, ev.LOCK),
+        ([USER], "lock.acquire", "futex", {}, ev.LOCK),
+        ([USER], "", "futex", {"late": True}, ev.LOCK_PYTHON),
+        ([USER], "np.dot", "futex", {"late": True}, ev.LOCK_PYTHON),
+        ([USER], "np.dot", "futex", {}, ev.LOCK),
+        ([USER], "os.preadv", "futex", {}, ev.DISK),  # it has read, and waits for the sampler
+        ([USER], "os.preadv", "futex", {"late": True}, ev.LOCK_PYTHON),
+        (PUT, "acquire", "futex", {}, ev.FULL),
+        (GET, "acquire", "futex", {}, ev.EMPTY),
+        (PUT, "acquire", "futex", {"trainer": True}, ev.EMPTY),
+        ([USER], "items.get", "futex", {}, ev.EMPTY),
+        ([USER], "dict.get", "futex", {"late": True}, ev.LOCK_PYTHON),
+        ([QUEUE, FEEDER], "acquire", "futex", {}, ev.EMPTY),
+        ([("_send", "connection.py"), FEEDER], "write", "write", {"target": "pipe"}, ev.FULL),
+        ([PIPE], "write", "write", {"target": "socket"}, ev.FULL),
+        ([SESSION, USER], "x", "futex", {}, ev.FULL),
+        ([SESSION], "x", "futex", {"trainer": True}, ev.LOCK),
+        ([ROOM], "wait", "futex", {}, ev.FULL),
+        ([USER], "mystery", "call 999", {}, ev.OTHER),
         # Without permission for /proc/*/syscall only the stack is known.
-        (ThreadView([USER], "time.sleep"), ev.SLEEP),
-        (ThreadView([USER], "sock.recv"), ev.SOCKET),
-        (ThreadView([("readinto", "socket.py"), USER], ""), ev.SOCKET),
-        (ThreadView([USER], "lock.acquire"), ev.LOCK),
-        (ThreadView([("wait", "threading.py"), ("put", "queue.py"), USER], "acquire"), ev.FULL),
-        (ThreadView([("poll", "multiprocessing/connection.py")], ""), ev.PIPE),
-        (ThreadView([USER], ""), ev.OTHER),
+        ([USER], "time.sleep", "", {}, ev.SLEEP),
+        ([USER], "sock.recv", "", {}, ev.SOCKET),
+        ([("readinto", "socket.py"), USER], "", "", {}, ev.SOCKET),
+        ([USER], "lock.acquire", "", {}, ev.LOCK),
+        (PUT, "acquire", "", {}, ev.FULL),
+        ([("poll", PIPE[1])], "", "", {}, ev.PIPE),
+        ([USER], "", "", {}, ev.OTHER),
+        # A thread of a pool that sleeps in its work is not without work.
+        ([WORKER], "work_queue.get", "futex", {}, ev.EMPTY),
+        (
+            [("download", "train.py"), ("run", WORKER[1]), WORKER],
+            "time.sleep",
+            "sleep",
+            {},
+            ev.SLEEP,
+        ),
     ],
 )
-def test_state_of_a_moment(seen: ThreadView, state: str) -> None:
-    assert states.state_of(seen) == state
+def test_state_of_a_moment(
+    frames: list[tuple[str, str]], called: str, call: str, more: dict[str, Any], state: str
+) -> None:
+    assert states.state_of(ThreadView(frames, called, call, **more)) == state
 
 
 def test_functions_of_a_feed_exist() -> None:
@@ -247,16 +214,3 @@ def test_descriptors_are_left_to_the_script(monkeypatch: pytest.MonkeyPatch) -> 
     gone.keep()
     assert gone.read("stat", procfs.DescriptorReader()) == b""
     assert procfs.threads_of(2**30) == set()
-
-
-@pytest.mark.parametrize(
-    ("stack", "state"), [(("_worker",), ev.EMPTY), (("download", "run", "_worker"), ev.SLEEP)]
-)
-def test_a_thread_of_a_pool_that_sleeps_in_its_work_is_not_without_work(
-    stack: tuple[str, ...], state: str
-) -> None:
-    files = {"download": "train.py"}
-    frames = [(name, files.get(name, "concurrent/futures/thread.py")) for name in stack]
-    called = "time.sleep" if state == ev.SLEEP else "work_queue.get"
-    call = "sleep" if state == ev.SLEEP else "futex"
-    assert states.state_of(states.ThreadView(frames, called, call, "", False)) == state

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
 
+from fastfeed.diagnose.diagnosis import Diagnosis, Recommendation
 from fastfeed.diagnose.evidence import (
     DISK,
     FULL,
@@ -20,10 +22,12 @@ from fastfeed.diagnose.evidence import (
     SLEEP,
     TASK_STATES,
     TRAINER,
+    DeadProducer,
     Evidence,
     LoopPart,
     Task,
 )
+from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import (
@@ -37,6 +41,7 @@ PID = 100
 LINE = Place("decode", "data.py", 41, users=True)
 CALL = Place("<module>", "train.py", 9, users=True)
 MACHINE = Machine(cores=2, own_cpu=0.5, runnable=0.6)
+ONLY_STEP = (LoopPart("step", CALL, 1.0),)
 
 
 def loop_of(
@@ -85,6 +90,31 @@ def evidence(loop: Loop | None, tasks: Sequence[Task] = (), **facts: Any) -> Evi
     return Evidence(loop, marks, tuple(tasks), machine, 0.0, end_s, **facts)
 
 
+def judged(
+    loop: Loop | None, *tasks: Task, died: Sequence[DeadProducer] = (), **facts: Any
+) -> Diagnosis:
+    """Judge evidence of such tasks and facts."""
+    return judge(evidence(loop, tasks, **facts), died=tuple(died))
+
+
+def change(found: Diagnosis, *knobs: str) -> Recommendation:
+    """Return the first recommendation that turns one of these knobs."""
+    return next(one for one in found.recommendations if one.knob in knobs)
+
+
+def fed_by(
+    share: float, busy: dict[str, float] | None = None, *, kind: str = "input", **facts: Any
+) -> tuple[LoopPart, ...]:
+    """Two lines of a loop: one with this share of its time, and its step."""
+    return LoopPart(kind, CALL, share, busy or {}, **facts), LoopPart("step", CALL, 1 - share)
+
+
+def many_calls(each: int = 5, *, count: int = 20) -> dict[tuple[Place, ...], int]:
+    """Stacks of a step that is many small calls of a framework."""
+    lines = [Place("call", "framework.py", number, users=False) for number in range(count)]
+    return {(CALL, line): each for line in lines}
+
+
 def _input(share: float, busy: dict[str, float], **facts: Any) -> tuple[LoopPart, ...]:
     step = LoopPart("step", Place("<module>", "train.py", 10, users=True), 1 - share)
     return LoopPart("input", CALL, share, busy, inner=LINE, **facts), step
@@ -95,6 +125,13 @@ def _epochs(loop: Loop, every: int) -> list[Mark]:
     return [Mark("epoch", step.begin_s, step.begin_s) for step in steps]
 
 
+@cache
+def judged_case(name: str) -> Diagnosis:
+    """Judge one of `cases()`, once for all tests."""
+    return judge(cases()[name])
+
+
+@cache
 def cases() -> dict[str, Evidence]:
     """Return a clear case of each code, and a few more with names ("step.bound/busy producers")."""
     asleep, python = {SLEEP: 1.0}, {PYTHON: 0.95, LOCK_PYTHON: 0.05}
@@ -116,7 +153,7 @@ def cases() -> dict[str, Evidence]:
         "step.host": evidence(
             loop_of(fed, 1.0, buffer=None),
             (trainer({PYTHON: 0.95, NATIVE: 0.05}),),
-            parts=(LoopPart("step", CALL, 1.0),),
+            parts=ONLY_STEP,
         ),
         "input.serial": evidence(
             loop_of(starved, buffer=0), (trainer(),), parts=_input(0.8, asleep)
@@ -201,11 +238,7 @@ def any_evidence(draw: Any) -> Any:
     )
     made = producers(draw(st.integers(0, 4)), draw(SHARES), queued_s=draw(st.floats(0, 10)))
     share = draw(st.floats(0, 1))
-    parts = draw(
-        st.sampled_from(
-            [(), (LoopPart("input", CALL, share, draw(SHARES)), LoopPart("step", CALL, 1 - share))]
-        )
-    )
+    parts = draw(st.sampled_from([(), fed_by(share, draw(SHARES))]))
     spans = st.tuples(
         st.sampled_from(["epoch", "evaluation", "experiment"]), st.floats(0, 20), st.floats(0, 2)
     )

@@ -89,16 +89,22 @@ def check(out: str, runs: list[tuple[str, str]]) -> None:
     assert seen == Counter(runs)
 
 
+def run_of(*command: str, folder: Path) -> str:
+    """Return what a script prints."""
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=200, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("group", groups())
 def test_every_script_runs(group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(NEEDS.get(group, "cv2"))
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parents[1]))
     runs = runs_of(group)
-    command = [sys.executable, "-c", TOGETHER, str(FOLDER), *map(":".join, runs)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    check(done.stdout, runs)
+    check(run_of("-c", TOGETHER, str(FOLDER), *map(":".join, runs), folder=tmp_path), runs)
 
 
 @pytest.mark.slow
@@ -106,20 +112,10 @@ def test_every_script_runs(group: str, tmp_path: Path, monkeypatch: pytest.Monke
 def test_scripts_with_processes_run(name: str, tmp_path: Path) -> None:
     """In two variants, as others."""
     pytest.importorskip(NEEDS.get(LABELS[name].framework, "cv2"))
-    out = f"# {name}\n"
+    out, script = f"# {name}\n", str(FOLDER / f"{name}.py")
     variants = "slow", of(name)[1 + ALONE.index(name) % 2]
     for variant in variants:
-        command = [
-            sys.executable,
-            str(FOLDER / f"{name}.py"),
-            "--variant",
-            variant,
-            "--seconds",
-            "0.05",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        out += done.stdout
+        out += run_of(script, "--variant", variant, "--seconds", "0.05", folder=tmp_path)
     check(out, [(name, variant) for variant in variants])
 
 

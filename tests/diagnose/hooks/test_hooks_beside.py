@@ -9,12 +9,11 @@ import pytest
 
 from fastfeed.diagnose.evidence import NATIVE, PYTHON, LoopPart
 from fastfeed.diagnose.judge.entries import BETWEEN_EPOCHS, ledger_of
-from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.run.collector import EvidenceCollector, loops_beside, steps_beside
 from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
-from tests.diagnose.evidences import CALL, evidence, loop_of, trainer
+from tests.diagnose.evidences import CALL, evidence, judged, loop_of, trainer
 
 STEPS = 200
 
@@ -39,10 +38,15 @@ def beside_of(loop: Loop | None, seen: Timeline, *, start_s: float = 0.0) -> tup
     return steps_beside(calls, start_s=start_s)
 
 
+def request(loop: Loop, seen: Timeline) -> ReportRequest:
+    times = {"start_s": 0.0, "end_s": 9.0, "warmup_s": 0.0, "begin_s": 0.0}
+    return ReportRequest("train.py", ReportReason.TIME, loop, seen, **times)
+
+
 def test_what_is_called_beside_a_step_is_a_part_of_it() -> None:
     seen, loop = timeline()
     busy = trainer({NATIVE: 0.95, PYTHON: 0.05})
-    found = judge(evidence(loop, [busy], beside=beside_of(loop, seen)))
+    found = judged(loop, busy, beside=beside_of(loop, seen))
     assert found.figures is not None
     assert (found.verdict, found.figures.starvation) == ("step.bound", 0.0)
     assert found.figures.step_s == pytest.approx(0.04)
@@ -69,7 +73,7 @@ def test_a_run_that_updates_nothing_is_an_evaluation_in_every_turn() -> None:
     marks = [
         Mark("evaluation", s.begin_s, s.end_s, seen.loops[1].name) for s in seen.loops[1].steps
     ]
-    found = judge(evidence(loop, [trainer({NATIVE: 0.95, PYTHON: 0.05})], marks=marks))
+    found = judged(loop, trainer({NATIVE: 0.95, PYTHON: 0.05}), marks=marks)
     assert found.verdict == "pause.periodic"
     assert found.causes[0].share == pytest.approx(0.75, abs=0.01)
     best = found.recommendations[0]
@@ -105,17 +109,7 @@ def test_an_epoch_ends_with_the_gap_after_it(in_gap: float) -> None:
 
 def test_a_loop_is_not_beside_itself_in_what_is_judged() -> None:
     timeline_, loop = timeline()
-    told = ReportRequest(
-        "train.py",
-        ReportReason.TIME,
-        loop,
-        timeline_,
-        start_s=0.0,
-        end_s=9.0,
-        warmup_s=0.0,
-        begin_s=0.0,
-    )
-    found = EvidenceCollector().evidence(told)
+    found = EvidenceCollector().evidence(request(loop, timeline_))
     assert found.beside == beside_of(loop, timeline_)
     assert len(found.beside) == STEPS
 
@@ -147,8 +141,5 @@ def test_a_model_that_acts_for_the_input_does_not_evaluate() -> None:
     parts = (LoopPart("input", Place("main", "train.py", 9, True), 0.5, inner=inner),)
     collector = EvidenceCollector()
     collector._sampler.parts = lambda *args, **options: parts
-    told = ReportRequest(
-        *("train.py", ReportReason.TIME, loop, timeline_),
-        **{"start_s": 0.0, "end_s": 9.0, "warmup_s": 0.0, "begin_s": 0.0},
-    )
-    assert [one.label for one in collector.evidence(told).marks] == ["evaluation in `validate`"]
+    marks = collector.evidence(request(loop, timeline_)).marks
+    assert [one.label for one in marks] == ["evaluation in `validate`"]

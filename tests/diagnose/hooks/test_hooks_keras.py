@@ -74,7 +74,7 @@ def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.M
         "1",
         "2",
     ]
-    assert loop.where.startswith("test_hooks_keras.py:")
+    assert loop.where.startswith("fitting.py:")
     assert loop.note
 
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
 from fastfeed.diagnose.evidence import (
     FULL,
-    LOCK,
     NATIVE,
     PYTHON,
     SLEEP,
@@ -21,13 +20,14 @@ from fastfeed.diagnose.evidence import (
     LoopPart,
 )
 from fastfeed.diagnose.judge.judgement import judge
-from fastfeed.probes.places import Place
-from fastfeed.steps.timeline import Leaf, Mark, Step
+from fastfeed.steps.timeline import Mark, Step
 from tests.diagnose.evidences import (
     CALL,
     any_evidence,
     cases,
-    evidence,
+    fed_by,
+    judged,
+    judged_case,
     loop_of,
     producers,
     trainer,
@@ -38,7 +38,7 @@ CASES = cases()
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_code(name: str) -> None:
-    found = judge(CASES[name])
+    found = judged_case(name)
     assert found.verdict == name.split("/")[0], [(c.code, round(c.share, 3)) for c in found.causes]
     assert found.abstained is None
     assert found.causes[0].code == found.verdict
@@ -51,15 +51,15 @@ def test_every_code_has_a_case() -> None:
 
 def test_what_lies_under_a_serial_input_comes_second() -> None:
     for busy, code in (({SLEEP: 1.0}, "latency"), ({PYTHON: 1.0}, "gil"), ({NATIVE: 1.0}, "cpu")):
-        parts = (LoopPart("input", CALL, 0.8, busy), LoopPart("step", CALL, 0.2))
-        found = judge(evidence(loop_of([40.0] * 100, buffer=0), (trainer(),), parts=parts))
+        parts = fed_by(0.8, busy)
+        found = judged(loop_of([40.0] * 100, buffer=0), trainer(), parts=parts)
         assert [cause.code for cause in found.causes[:2]] == ["input.serial", f"input.{code}"]
 
 
 def test_a_sleeping_producer_is_predicted_to_gain_what_threads_give() -> None:
     """50 ms of sleep a batch beside a step of 10 ms."""
     parts = (LoopPart("input", CALL, 5 / 6, {SLEEP: 1.0}), LoopPart("step", CALL, 1 / 6))
-    found = judge(evidence(loop_of([50.0] * 100, buffer=0), (trainer(),), parts=parts))
+    found = judged(loop_of([50.0] * 100, buffer=0), trainer(), parts=parts)
     best = found.recommendations[0]
     assert (best.knob, best.value) == ("threads", "6")
     assert best.predicted_speedup == pytest.approx(6.0, rel=0.07)
@@ -68,14 +68,14 @@ def test_a_sleeping_producer_is_predicted_to_gain_what_threads_give() -> None:
 
 
 def test_threads_are_not_recommended_where_the_lock_is_held() -> None:
-    found = judge(CASES["input.gil"])
+    found = judged_case("input.gil")
     assert {one.knob for one in found.recommendations} == {"processes"}
     assert "threads cannot help" in found.recommendations[0].why
 
 
 def test_the_ceiling_is_that_of_the_experiment_where_there_was_one() -> None:
     loop = loop_of([40.0] * 100, 15.0, free=12, free_ms=10.0)
-    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0}))))
+    found = judged(loop, trainer(), *producers(1, {SLEEP: 1.0}))
     assert found.ceiling is not None
     assert found.ceiling.experiment
     assert found.ceiling.step_s == pytest.approx(0.010)
@@ -88,23 +88,21 @@ def test_the_ceiling_is_that_of_the_experiment_where_there_was_one() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 19])
 def test_too_few_steps(steps: int) -> None:
-    found = judge(evidence(loop_of([40.0] * steps), (trainer(),)))
+    found = judged(loop_of([40.0] * steps), trainer())
     assert found.verdict is None
     assert "too few steps" in str(found.abstained)
     assert not found.recommendations
 
 
 def test_no_loop() -> None:
-    found = judge(evidence(None))
+    found = judged(None)
     assert found.verdict is None
     assert "fastfeed.watch" in str(found.abstained)
 
 
 def test_nobody_was_seen_who_makes_the_batches() -> None:
-    found = judge(
-        evidence(
-            loop_of([40.0] * 100), (trainer(),), missing=("stacks of child processes: no py-spy",)
-        )
+    found = judged(
+        loop_of([40.0] * 100), trainer(), missing=("stacks of child processes: no py-spy",)
     )
     assert found.verdict is None
     assert "no py-spy" in str(found.abstained)
@@ -113,7 +111,7 @@ def test_nobody_was_seen_who_makes_the_batches() -> None:
 
 def test_gaps_that_nobody_saw_are_no_step_bound() -> None:
     loop = loop_of([0.0] * 100, gap_ms=40.0, waits="none", buffer=None)
-    assert judge(evidence(loop, (trainer(),))).verdict is None
+    assert judged(loop, trainer()).verdict is None
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_gaps_that_nobody_saw_are_no_step_bound() -> None:
 def test_dead_producers(text: str, says: str) -> None:
     name, _, how = text.partition(" is at\n")
     dead = DeadProducer(name, text, blocked=bool(how))
-    found = judge(evidence(loop_of([1.0] * 5), (trainer(),)), died=(dead,))
+    found = judged(loop_of([1.0] * 5), trainer(), died=(dead,))
     assert found.verdict == "feed.dead"
     assert says in found.headline
     assert found.died == (text,)
@@ -145,7 +143,7 @@ def test_time_of_ours_is_nobodys_loss() -> None:
     later = [Step(s.begin_s + 1.0, s.end_s + 1.0, s.wait_s) for s in loop.steps[25:]]
     start = loop.steps[25].begin_s
     loop.steps[25:] = later
-    found = judge(evidence(loop, (trainer(),), marks=[Mark("experiment", start, start + 1.0)]))
+    found = judged(loop, trainer(), marks=[Mark("experiment", start, start + 1.0)])
     assert found.verdict == "step.bound"
     assert found.figures is not None
     assert found.figures.seconds == pytest.approx(49 * 0.0101)
@@ -156,7 +154,7 @@ def test_named_pauses_are_told() -> None:
     marks = [
         Mark("checkpoint", s.begin_s + 0.01, s.end_s, "ModelCheckpoint") for s in loop.steps[24::25]
     ]
-    found = judge(evidence(loop, (trainer(),), marks=marks))
+    found = judged(loop, trainer(), marks=marks)
     assert found.verdict == "pause.periodic"
     assert "ModelCheckpoint" in found.causes[0].evidence[0]
 
@@ -173,8 +171,18 @@ def _finite(found: Diagnosis) -> bool:
     return all(map(math.isfinite, numbers))
 
 
-def check_any(seen: Any) -> None:
-    """What holds for every diagnosis, whatever was seen."""
+def test_workers_of_every_epoch_are_those_that_are_there_at_a_time() -> None:
+    """Ten processes in turn, two beside each other, are two."""
+    busy = {PYTHON: 0.9, FULL: 0.1}
+    made = [one for turn in range(5) for one in producers(2, busy, pid=200 + turn, wall_s=2.0)]
+    made = [replace(one, exit="gone") for one in made[:8]] + made[8:]
+    found = judged(loop_of([40.0] * 200), trainer(), *made)
+    assert found.causes[0].evidence[0].startswith("2 worker processes")
+
+
+@settings(max_examples=20)
+@given(any_evidence())
+def test_any_evidence_is_judged(seen: Any) -> None:
     found = judge(seen)
     assert (found.verdict is None) == (found.abstained is not None)
     assert found.verdict is None or found.verdict in CODES
@@ -196,68 +204,14 @@ def check_any(seen: Any) -> None:
         assert found.figures.starvation < 0.15, "no confident word where input is waited for"
 
 
-def test_workers_of_every_epoch_are_those_that_are_there_at_a_time() -> None:
-    """Ten processes in turn, two beside each other, are two."""
-    busy = {PYTHON: 0.9, FULL: 0.1}
-    made = [one for turn in range(5) for one in producers(2, busy, pid=200 + turn, wall_s=2.0)]
-    made = [replace(one, exit="gone") for one in made[:8]] + made[8:]
-    found = judge(evidence(loop_of([40.0] * 200), (trainer(), *made)))
-    assert found.causes[0].evidence[0].startswith("2 worker processes")
-
-
-@settings(max_examples=8)
-@given(any_evidence())
-def test_any_evidence_is_judged(seen: Any) -> None:
-    check_any(seen)
-
-
-@pytest.mark.slow
-@settings(max_examples=20)
-@given(any_evidence())
-def test_more_evidence_is_judged(seen: Any) -> None:
-    check_any(seen)
-
-
 def test_processes_that_stand_before_a_full_pipe_are_held_up_by_the_training_thread() -> None:
     """The training thread reads and unpickles the batches; the producers would suffice."""
-    parts = (LoopPart("input", CALL, 0.8, {PYTHON: 0.6, NATIVE: 0.4}), LoopPart("step", CALL, 0.2))
+    parts = fed_by(0.8, {PYTHON: 0.6, NATIVE: 0.4})
     made = producers(2, {FULL: 0.95, NATIVE: 0.05}, pid=200)
-    found = judge(evidence(loop_of([40.0] * 100), (trainer(), *made), parts=parts))
+    found = judged(loop_of([40.0] * 100), trainer(), *made, parts=parts)
     assert found.verdict == "input.ipc"
     first = found.recommendations[0]
     assert (first.knob, first.value) == ("transport", "shared memory"), (
         "there are as many processes as are needed"
     )
     assert first.predicted_speedup == pytest.approx(5.0, rel=0.05)
-
-
-def test_what_a_session_is_fed_and_must_convert() -> None:
-    loop = loop_of([0.0] * 100, 50.0, waits="none", buffer=0, kind="session")
-    loop.leaves = (Leaf("feed['x:0']", "float64", (512, 4096), "list"),)
-    found = judge(
-        evidence(loop, (trainer({NATIVE: 0.6, LOCK: 0.4}),), parts=(LoopPart("step", CALL, 1.0),))
-    )
-    assert found.verdict == "input.copy"
-    assert found.recommendations[0].knob == "dtypes"
-    assert found.speedup_if_input_free == pytest.approx(2.5, rel=0.05)
-
-
-def test_many_small_calls_are_the_host_and_one_long_call_is_the_step() -> None:
-    lines = [Place("call", "framework.py", number, users=False) for number in range(20)]
-    spread = {(CALL, line): 5 for line in lines}
-    for stacks, verdict in ((spread, "step.host"), ({(CALL, lines[0]): 100}, "step.bound")):
-        own = trainer({PYTHON: 0.1, NATIVE: 0.9}, stacks=stacks)
-        found = judge(
-            evidence(
-                loop_of([0.01] * 100, buffer=None), (own,), parts=(LoopPart("step", CALL, 1.0),)
-            )
-        )
-        assert found.verdict == verdict
-
-
-def test_callbacks_of_every_step_are_no_pauses() -> None:
-    loop = loop_of([0.01] * 100, 30.0)
-    marks = [Mark("callback", s.begin_s + 0.002, s.end_s - 0.002, "Logger") for s in loop.steps]
-    found = judge(evidence(loop, (trainer(),), marks=marks))
-    assert found.verdict == "step.host"
-    assert "pause.periodic" not in [cause.code for cause in found.causes]

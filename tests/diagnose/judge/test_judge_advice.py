@@ -23,7 +23,20 @@ from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf, Mark
-from tests.diagnose.evidences import CALL, MACHINE, evidence, loop_of, producers, task, trainer
+from tests.diagnose.evidences import (
+    CALL,
+    MACHINE,
+    ONLY_STEP,
+    change,
+    evidence,
+    fed_by,
+    judged,
+    loop_of,
+    many_calls,
+    producers,
+    task,
+    trainer,
+)
 
 LIBRARY = Place("call", "framework.py", 7, users=False)
 READS = [Place("row", "rows.py", line, users=True) for line in (3, 4, 5)]
@@ -34,7 +47,10 @@ def test_work_between_the_steps_is_named_and_gains_what_it_took() -> None:
     loop = loop_of([0.01] * 100, 30.0)
     marks = [Mark("callback", s.begin_s + 0.002, s.end_s - 0.001, "Journal") for s in loop.steps]
     own = trainer({PYTHON: 1.0}, stacks={(CALL, journal): 90, (CALL, LIBRARY): 10})
-    (best,) = judge(evidence(loop, (own,), marks=marks)).recommendations
+    found = judged(loop, own, marks=marks)
+    assert found.verdict == "step.host"
+    assert "pause.periodic" not in [cause.code for cause in found.causes], "in every step"
+    (best,) = found.recommendations
     assert best.knob == "every"
     assert str(journal) in best.change
     assert best.predicted_speedup == pytest.approx(1 / (1 - 0.99 * 0.9), rel=0.05)
@@ -51,16 +67,16 @@ def test_a_line_that_sleeps_is_no_work_of_the_loops_own() -> None:
         LoopPart("host", step, 0.33, {SLEEP: 1.0}),
     )
     own = trainer({PYTHON: 0.98, SLEEP: 0.02})
-    (best,) = judge(evidence(loop_of([0.01] * 100, 26.0), (own,), parts=parts)).recommendations
+    (best,) = judged(loop_of([0.01] * 100, 26.0), own, parts=parts).recommendations
     assert str(statistics) in best.change
     assert best.predicted_speedup == pytest.approx(1 / (1 - 0.99 * 0.65), rel=0.02)
 
 
 def test_a_step_of_many_small_calls_becomes_one_call() -> None:
-    lines = {(CALL, Place("call", "framework.py", number, users=False)): 5 for number in range(20)}
+    lines = many_calls()
     own = trainer({PYTHON: 0.6, NATIVE: 0.4}, stacks=lines)
     loop = loop_of([0.01] * 100, 20.0, buffer=None)
-    (best,) = judge(evidence(loop, (own,), parts=(LoopPart("step", CALL, 1.0),))).recommendations
+    (best,) = judged(loop, own, parts=ONLY_STEP).recommendations
     assert best.knob == "compile"
     assert 15 < best.predicted_speedup < 45, (
         "what is left is a call, and what was no part of the step"
@@ -69,7 +85,7 @@ def test_a_step_of_many_small_calls_becomes_one_call() -> None:
         "nothing that was seen says what a compiled step takes"
     )
     loop.kind = "keras"
-    (best,) = judge(evidence(loop, (own,), parts=(LoopPart("step", CALL, 1.0),))).recommendations
+    (best,) = judged(loop, own, parts=ONLY_STEP).recommendations
     assert best.knob == "steps_per_execution"
 
 
@@ -84,7 +100,7 @@ def test_what_is_no_call_of_the_framework_stays_beside_the_one_call() -> None:
         {PYTHON: 0.6, NATIVE: 0.4}, stacks={(CALL, one): 3 for one in calls} | {(CALL, journal): 10}
     )
     loop = loop_of([0.01] * 100, 20.0, buffer=None)
-    (best,) = judge(evidence(loop, (own,), parts=(LoopPart("step", CALL, 1.0),))).recommendations
+    (best,) = judged(loop, own, parts=ONLY_STEP).recommendations
     assert best.knob == "compile"
     assert best.predicted_speedup == pytest.approx(1 / (0.1 + 0.5 / 20), rel=0.02)
 
@@ -122,7 +138,7 @@ def test_calls_of_tf_data_in_order_wait_for_the_one_that_takes_long(straggles: b
     )
     busy = {SLEEP: 0.4, FULL: 0.6} if straggles else {SLEEP: 0.99, FULL: 0.01}
     calls = [replace(task, producers=4) for task in producers(1, busy)]
-    found = judge(evidence(loop_of(waits), (trainer(), *calls)))
+    found = judged(loop_of(waits), trainer(), *calls)
     if straggles:
         assert found.verdict == "input.straggler"
     else:
@@ -139,9 +155,7 @@ def test_python_in_the_graph_of_a_session_needs_threads_of_its_pool(called: bool
     """The pool has a thread for each core; queues filled by the script's threads do not use it."""
     makers = producers(1, {SLEEP: 1.0})
     makers = tuple(replace(one, name=CALLED_BACK) for one in makers) if called else makers
-    best, *_ = judge(
-        evidence(loop_of([60.0] * 200, kind="session"), (trainer(), *makers))
-    ).recommendations
+    best, *_ = judged(loop_of([60.0] * 200, kind="session"), trainer(), *makers).recommendations
     assert (best.knob, "inter_op_parallelism_threads=" in best.change) == ("threads", called)
 
 
@@ -163,7 +177,7 @@ def test_a_step_beside_from_generator_touches_all_its_memory_again(
         faults=740_000,
         stacks={},
     )
-    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0}), native)))
+    found = judged(loop, trainer(), *producers(1, {SLEEP: 1.0}), native)
     assert found.ceiling is not None
     assert found.ceiling.step_s == pytest.approx(0.02 / factor)
     assert found.speedup_if_input_free == pytest.approx(2.5 * factor, rel=0.03)
@@ -185,7 +199,7 @@ def test_the_cores_that_these_touches_take_are_free_behind_another_feed(
         producers(count, {SLEEP: 0.99, NATIVE: 0.005}),
         replace(MACHINE, cores=1, own_cpu=0.9),
     )
-    (best,) = judge(evidence(loop, (trainer(), *made, native), machine=machine)).recommendations
+    (best,) = judged(loop, trainer(), *made, native, machine=machine).recommendations
     assert best.knob == "threads"
     assert best.predicted_speedup == pytest.approx(gain, rel=0.05)
 
@@ -211,7 +225,7 @@ def test_a_step_that_never_waits_may_lose_its_memory_to_from_generator(
         replace(MACHINE, gpus=(GpuUsage("card", gpu, 0.5),)),
     )
     loop = loop_of([0.1] * 200, 50.0, kind="tf.data", trims=trims)
-    found = judge(evidence(loop, (trainer(), *made, native), machine=machine))
+    found = judged(loop, trainer(), *made, native, machine=machine)
     assert found.verdict == verdict
     if verdict == "input.copy":
         assert found.speedup_if_input_free == pytest.approx(2.0, rel=0.05)
@@ -221,13 +235,8 @@ def test_a_step_that_never_waits_may_lose_its_memory_to_from_generator(
 
 def test_one_worker_is_called_one() -> None:
     """A batch costs less than a step: one process that makes them ahead is enough."""
-    parts = (
-        LoopPart("input", CALL, 0.4, {PYTHON: 1.0}, inner=LIBRARY),
-        LoopPart("step", CALL, 0.6),
-    )
-    (best,) = judge(
-        evidence(loop_of([8.0] * 200, 12.0, buffer=0), (trainer(),), parts=parts)
-    ).recommendations
+    parts = fed_by(0.4, {PYTHON: 1.0}, inner=LIBRARY)
+    (best,) = judged(loop_of([8.0] * 200, 12.0, buffer=0), trainer(), parts=parts).recommendations
     assert (best.change, best.knob, best.value) == (
         "make the batches in 1 worker process",
         "processes",
@@ -239,9 +248,7 @@ def test_one_worker_is_called_one() -> None:
 def test_as_many_producers_as_there_are_is_no_change() -> None:
     """One thread would do work that fills its time anyway."""
     copies = producers(1, {NATIVE: 1.0}, copying=0.9, cpu_s=10.0)
-    found = judge(
-        evidence(loop_of([40.0] * 200), (trainer(), *copies), machine=replace(MACHINE, cores=1))
-    )
+    found = judged(loop_of([40.0] * 200), trainer(), *copies, machine=replace(MACHINE, cores=1))
     assert [one.knob for one in found.recommendations] == ["dtypes"]
 
 
@@ -249,8 +256,8 @@ def test_as_many_producers_as_there_are_is_no_change() -> None:
 def test_two_processes_have_two_locks(count: int) -> None:
     """Threads in turns make a core's worth of bytecode; two processes would have a core each."""
     python = producers(count, {PYTHON: 1 / count, LOCK_PYTHON: 1 - 1 / count}, cpu_s=10.0 / count)
-    found = judge(evidence(loop_of([40.0] * 200, 10.0), (trainer(), *python), gil_late_s=5e-3))
-    best = next(one for one in found.recommendations if one.knob == "processes")
+    found = judged(loop_of([40.0] * 200, 10.0), trainer(), *python, gil_late_s=5e-3)
+    best = change(found, "processes")
     assert best.predicted_speedup == pytest.approx(2, rel=0.02)
 
 
@@ -261,10 +268,10 @@ def test_native_code_takes_longer_where_all_cores_work(
     state: str, own_cpu: float, times: float
 ) -> None:
     """A change fills both cores, which share caches and memory; observed with one of two idle."""
-    parts = (LoopPart("input", CALL, 0.8, {state: 1.0}, inner=LIBRARY), LoopPart("step", CALL, 0.2))
+    parts = fed_by(0.8, {state: 1.0}, inner=LIBRARY)
     loop, own = loop_of([40.0] * 200, 10.0, buffer=0), trainer({state: 0.8, SLEEP: 0.2}, cpu_s=8.0)
-    found = judge(evidence(loop, (own,), parts=parts, machine=replace(MACHINE, own_cpu=own_cpu)))
-    best = next(one for one in found.recommendations if one.knob in ("threads", "processes"))
+    found = judged(loop, own, parts=parts, machine=replace(MACHINE, own_cpu=own_cpu))
+    best = change(found, "threads", "processes")
     assert best.predicted_speedup == pytest.approx(2 * 50 / 40 / times, rel=0.04)
 
 
@@ -276,9 +283,7 @@ def test_native_threads_that_have_all_cores_cannot_be_more(
 ) -> None:
     pool = task(FRAMEWORK, {NATIVE: pool_s / 20}, tid=300, cpu_s=pool_s, threads=2, stacks={})
     machine = replace(MACHINE, own_cpu=own_cpu, runnable=own_cpu)
-    found = judge(
-        evidence(loop_of([30.0] * 200, 20.0, kind="tfdata"), (trainer(), pool), machine=machine)
-    )
+    found = judged(loop_of([30.0] * 200, 20.0, kind="tfdata"), trainer(), pool, machine=machine)
     assert found.verdict == "input.cpu"
     assert [one.knob for one in found.recommendations] == [knob]
 
@@ -289,7 +294,7 @@ def test_first_touches_of_memory_by_who_hardly_works(asleep: float, verdict: str
     cpu_s = 10.0 * (1 - asleep)
     busy = {SLEEP: asleep, NATIVE: 1 - asleep}
     makers = producers(2, busy, cpu_s=cpu_s, system_s=0.85 * cpu_s, faults=round(cpu_s * 4e5))
-    assert judge(evidence(loop_of([40.0] * 200), (trainer(), *makers))).verdict == verdict
+    assert judged(loop_of([40.0] * 200), trainer(), *makers).verdict == verdict
 
 
 @pytest.mark.parametrize("step", [SLEEP, NATIVE])
@@ -302,9 +307,9 @@ def test_a_step_that_shares_the_cores_gains_less_from_cheaper_batches(step: str)
         2, {NATIVE: made_s / 20, RUNNABLE: 1 - made_s / 20}, cpu_s=made_s / 2, pid=200
     )
     machine = replace(MACHINE, own_cpu=2.0, runnable=3.0)
-    found = judge(evidence(loop_of([waits_ms] * 200, step_ms), (own, *makers), machine=machine))
+    found = judged(loop_of([waits_ms] * 200, step_ms), own, *makers, machine=machine)
     assert found.verdict == "input.cpu"
-    best = next(one for one in found.recommendations if one.knob == "work")
+    best = change(found, "work")
     assert best.predicted_speedup == pytest.approx(2.0 if step == SLEEP else 1.45, rel=0.1)
 
 
@@ -312,8 +317,29 @@ def test_pools_that_fight_for_the_cores_lose_more_than_their_number_says() -> No
     """Two runnable threads for each core: their work takes 2^0.6 times as long."""
     spins = producers(2, {NATIVE: 0.5, RUNNABLE: 0.5}, cpu_s=10.0, pid=200)
     machine = replace(MACHINE, own_cpu=2.0, runnable=4.0)
-    found = judge(
-        evidence(loop_of([40.0] * 200), (trainer(), *spins), machine=machine, pools={"torch": 2})
-    )
-    best = next(one for one in found.recommendations if one.knob == "OMP_NUM_THREADS")
+    found = judged(loop_of([40.0] * 200), trainer(), *spins, machine=machine, pools={"torch": 2})
+    best = change(found, "OMP_NUM_THREADS")
     assert best.predicted_speedup == pytest.approx(2**0.6, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("for x, y in train_loader:", "train_loader"),
+        ("for i, (x, y) in enumerate(self.batches, 0):", "self.batches"),
+        ("for batch in tqdm(enumerate(loader)):", "loader"),
+    ],
+)
+def test_a_data_loader_is_changed_by_its_own_name(text: str, name: str) -> None:
+    loop = loop_of([40.0] * 200, kind="torch", buffer=0, where="train.py:41", text=text)
+    parts = fed_by(0.8, {SLEEP: 1.0})
+    best, *_ = judged(loop, trainer(), parts=parts).recommendations
+    assert best.where == "train.py:41"
+    assert best.code.startswith(f"{name} = DataLoader(..., num_workers={best.value}")
+
+
+@pytest.mark.parametrize("text", ["while True:", "for batch in make(a, b)[0]:", ""])
+def test_a_line_without_a_name_gives_no_code(text: str) -> None:
+    loop = loop_of([40.0] * 200, text=text)
+    best, *_ = judged(loop, trainer(), *producers(1, {SLEEP: 1.0})).recommendations
+    assert best.code == ""

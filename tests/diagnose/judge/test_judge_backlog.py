@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from fastfeed.diagnose.evidence import FULL, PYTHON
 from fastfeed.diagnose.judge.backlog import backlog_steps
-from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.steps.timeline import Mark, Step
-from tests.diagnose.evidences import SLEEP, evidence, loop_of, producers, trainer
+from tests.diagnose.evidences import SLEEP, judged, loop_of, producers, trainer
 
 
 def burst(waits_ms: list[float], *, free: int, took_s: float = 1.0) -> tuple[list[Step], Mark]:
@@ -34,7 +33,7 @@ def test_what_the_producers_made_meanwhile_is_no_speed_of_theirs(backlog: int) -
     steps, mark = burst([0.01] * backlog + [30.0] * 30, free=8)
     loop = loop_of([1.0])
     loop.steps[:] = steps
-    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0})), marks=[mark])).figures
+    found = judged(loop, trainer(), *producers(1, {SLEEP: 1.0}), marks=[mark]).figures
     assert found is not None
     assert found.starvation == pytest.approx(30 / 40, abs=1e-3)
     assert found.steps_per_second == pytest.approx(25, rel=1e-3)
@@ -58,7 +57,7 @@ def test_where_an_experiment_changed_the_pace_only_what_was_before_it_is_the_scr
     steps, mark = burst(behind_ms, free=8)
     loop = loop_of([1.0])
     loop.steps[:] = steps
-    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0})), marks=[mark])).figures
+    found = judged(loop, trainer(), *producers(1, {SLEEP: 1.0}), marks=[mark]).figures
     assert found is not None
     assert (found.steps <= 31) == (rate is not None)
     if rate is not None:
@@ -99,23 +98,10 @@ def test_free_steps_beside_a_producer_that_goes_on_for_a_while(
     that holds it."""
     loop = loop_of([wait_ms] * 60, 14.0)
     at = loop.steps[-1].end_s
-    for took_s in (
-        0.014,
-        0.010,
-        0.014,
-        0.014,
-        0.010,
-        0.014,
-        0.014,
-        0.010,
-        0.014,
-        0.010,
-        0.014,
-        0.014,
-    ):
+    for took_s in (0.014, 0.010, 0.014) * 4:
         loop.steps.append(Step(at, at + took_s, 0.0, free=True))
         at += took_s
     python = producers(1, {PYTHON: 0.9, FULL: 0.1})
-    found = judge(evidence(loop, (trainer({PYTHON: 1.0}), *python), gil_late_s=5e-3))
+    found = judged(loop, trainer({PYTHON: 1.0}), *python, gil_late_s=5e-3)
     assert found.ceiling is not None
     assert found.ceiling.step_s == pytest.approx(step_s, rel=0.01)

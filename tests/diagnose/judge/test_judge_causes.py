@@ -1,5 +1,4 @@
-"""Verdicts and gains where several things slow a training at once, or where the step itself suffers
-from its input."""
+"""Verdicts and gains where several things slow a training, or the step suffers from its input."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ import pytest
 
 from fastfeed.diagnose.evidence import (
     DISK,
+    EMPTY,
     FRAMEWORK,
     FULL,
     LOCK,
@@ -18,18 +18,23 @@ from fastfeed.diagnose.evidence import (
     PYTHON,
     RUNNABLE,
     SLEEP,
+    SOCKET,
     LoopPart,
 )
 from fastfeed.diagnose.judge.changes import COUNT_KNOBS
-from fastfeed.diagnose.judge.judgement import judge
+from fastfeed.diagnose.judge.producer_profile import producer_profile_of
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf
 from tests.diagnose.evidences import (
     CALL,
     LINE,
     MACHINE,
+    ONLY_STEP,
     evidence,
+    fed_by,
+    judged,
     loop_of,
+    many_calls,
     producers,
     task,
     trainer,
@@ -39,9 +44,10 @@ from tests.diagnose.evidences import (
 def test_conversions_of_the_feed_are_time_in_which_the_step_had_no_input() -> None:
     loop = loop_of([0.0] * 100, 50.0, waits="none", buffer=0, kind="session")
     loop.leaves = (Leaf("feed['x:0']", "float64", (512, 4096), "list"),)
-    found = judge(
-        evidence(loop, (trainer({NATIVE: 0.6, LOCK: 0.4}),), parts=(LoopPart("step", CALL, 1.0),))
-    )
+    found = judged(loop, trainer({NATIVE: 0.6, LOCK: 0.4}), parts=ONLY_STEP)
+    assert found.verdict == "input.copy"
+    assert found.recommendations[0].knob == "dtypes"
+    assert found.speedup_if_input_free == pytest.approx(2.5, rel=0.05)
     assert found.figures is not None
     assert found.figures.starvation == pytest.approx(0.6, abs=0.01)
     assert found.figures.step_s == pytest.approx(0.020, rel=0.02)
@@ -53,7 +59,7 @@ def test_steps_that_lose_the_lock_now_and_then_do_not_stay_slow_without_producer
     loop = loop_of([0.02] * 300, [*[12.0] * 8, 25.0, 80.0] * 30, free=12, free_ms=10.0)
     python = {PYTHON: 0.95, LOCK_PYTHON: 0.05}
     tasks = (trainer({LOCK_PYTHON: 0.5, SLEEP: 0.5}), *producers(2, python))
-    found = judge(evidence(loop, tasks, gil_late_s=5e-3))
+    found = judged(loop, *tasks, gil_late_s=5e-3)
     assert found.verdict == "input.gil"
     assert found.speedup_if_input_free == pytest.approx(2.01, rel=0.05)
 
@@ -61,10 +67,8 @@ def test_steps_that_lose_the_lock_now_and_then_do_not_stay_slow_without_producer
 def test_reading_much_more_than_is_used_is_what_to_change() -> None:
     loop = loop_of([40.0] * 200, leaves=(Leaf("batch", "float32", (4, 1024), "torch.Tensor"),))
     made = producers(2, {DISK: 0.3, NATIVE: 0.6, OTHER: 0.1})
-    found = judge(
-        evidence(
-            loop, (trainer(), *made), machine=replace(MACHINE, disk_read_nbytes_s=2e8, own_cpu=2.0)
-        )
+    found = judged(
+        loop, trainer(), *made, machine=replace(MACHINE, disk_read_nbytes_s=2e8, own_cpu=2.0)
     )
     assert found.verdict == "input.disk"
     best = found.recommendations[0]
@@ -77,7 +81,7 @@ def test_that_a_disk_has_more_to_give_is_not_sure_and_comes_behind_reading_less(
     loop = loop_of([10.0] * 300, leaves=(Leaf("batch", "float32", (4, 1024), "torch.Tensor"),))
     made = producers(1, {DISK: 0.65, NATIVE: 0.35})
     machine = replace(MACHINE, disk_read_nbytes_s=2e8, own_cpu=0.4)
-    best, more, *_ = judge(evidence(loop, (trainer(), *made), machine=machine)).recommendations
+    best, more, *_ = judged(loop, trainer(), *made, machine=machine).recommendations
     assert (best.knob, more.knob) == ("cache", "threads")
     assert best.predicted_speedup == pytest.approx(2.0, rel=0.02)
     assert more.predicted_speedup == pytest.approx(2.0, rel=0.05)
@@ -93,16 +97,9 @@ def test_what_the_loop_does_to_a_batch_that_it_has_got(
 ) -> None:
     """The step needs it before it can run: it is input, although the loop does not wait."""
     inner = Place(function, "train.py", 30, users=True)
-    parts = (
-        LoopPart("input", CALL, 0.8, {NATIVE: 1.0}, copying=copying, inner=inner),
-        LoopPart("step", CALL, 0.2),
-    )
-    found = judge(
-        evidence(
-            loop_of([0.02] * 200, 50.0, kind="queue"),
-            (trainer({NATIVE: 0.8, SLEEP: 0.2}),),
-            parts=parts,
-        )
+    parts = fed_by(0.8, {NATIVE: 1.0}, copying=copying, inner=inner)
+    found = judged(
+        loop_of([0.02] * 200, 50.0, kind="queue"), trainer({NATIVE: 0.8, SLEEP: 0.2}), parts=parts
     )
     assert found.verdict == code
     assert found.figures is not None and found.figures.starvation == pytest.approx(0.8, abs=0.02)
@@ -111,35 +108,34 @@ def test_what_the_loop_does_to_a_batch_that_it_has_got(
 
 def test_a_call_on_a_batch_that_may_be_the_model_is_no_input() -> None:
     inner = Place("backbone", "train.py", 30, users=True)
-    parts = (LoopPart("input", CALL, 0.8, {NATIVE: 1.0}, inner=inner), LoopPart("step", CALL, 0.2))
-    found = judge(
-        evidence(loop_of([0.02] * 200, 50.0, kind="torch"), (trainer({NATIVE: 1.0}),), parts=parts)
-    )
+    parts = fed_by(0.8, {NATIVE: 1.0}, inner=inner)
+    found = judged(loop_of([0.02] * 200, 50.0, kind="torch"), trainer({NATIVE: 1.0}), parts=parts)
     assert found.verdict == "step.bound"
 
 
 @pytest.mark.parametrize(
-    ("python", "places", "verdict"),
-    [(0.4, 20, "step.host"), (0.4, 6, "step.bound"), (0.05, 20, "step.bound")],
+    ("step_ms", "python", "places", "verdict"),
+    [
+        (60.0, 0.4, 20, "step.host"),
+        (60.0, 0.4, 6, "step.bound"),
+        (60.0, 0.05, 20, "step.bound"),
+        (10.0, 0.1, 20, "step.host"),
+        (10.0, 0.1, 1, "step.bound"),
+    ],
 )
-def test_a_long_step_of_many_eager_calls(python: float, places: int, verdict: str) -> None:
-    lines = [Place("call", "framework.py", number, users=False) for number in range(places)]
-    stacks = {(CALL, line): 10 for line in lines}
+def test_a_step_of_many_eager_calls(
+    step_ms: float, python: float, places: int, verdict: str
+) -> None:
+    stacks = many_calls(10, count=places)
     busy = {PYTHON: python, NATIVE: 1.0 - python}
-    found = judge(
-        evidence(
-            loop_of([0.02] * 100, 60.0),
-            (trainer(busy, stacks=stacks),),
-            parts=(LoopPart("step", CALL, 1.0),),
-        )
-    )
+    found = judged(loop_of([0.01] * 100, step_ms), trainer(busy, stacks=stacks), parts=ONLY_STEP)
     assert found.verdict == verdict
 
 
 def test_what_lies_under_the_noise_of_others_comes_second() -> None:
     loud = replace(MACHINE, other_cpu=1.6, own_cpu=0.4, runnable=1.0, disk_read_nbytes_s=2e8)
     made = producers(1, {DISK: 0.25, NATIVE: 0.15, RUNNABLE: 0.6}, queued_s=6.0)
-    found = judge(evidence(loop_of([40.0] * 200), (trainer(), *made), machine=loud))
+    found = judged(loop_of([40.0] * 200), trainer(), *made, machine=loud)
     first, *others = [cause.code for cause in found.causes]
     assert first == "external.noise" and others and others[0].startswith("input.")
 
@@ -148,8 +144,8 @@ def test_no_change_of_the_input_gains_more_than_an_input_that_costs_nothing() ->
     """Steps that are dispatched and wait now and then for those before them: the median says
     little."""
     loop = loop_of([3.0] * 300, [*[0.2] * 9, 300.0] * 30, buffer=0)
-    parts = (LoopPart("input", CALL, 0.1, {PYTHON: 1.0}, inner=LINE), LoopPart("step", CALL, 0.9))
-    found = judge(evidence(loop, (trainer({NATIVE: 0.9, PYTHON: 0.1}),), parts=parts))
+    parts = fed_by(0.1, {PYTHON: 1.0}, inner=LINE)
+    found = judged(loop, trainer({NATIVE: 0.9, PYTHON: 0.1}), parts=parts)
     limit = found.speedup_range[1]
     changes = [*found.recommendations, *found.may_cost]
     counts = [one for one in changes if one.knob in COUNT_KNOBS]
@@ -159,11 +155,9 @@ def test_no_change_of_the_input_gains_more_than_an_input_that_costs_nothing() ->
 def test_batches_that_lie_ready_and_are_read_slowly() -> None:
     machine = replace(MACHINE, own_cpu=0.1, runnable=0.3)
     busy = {RUNNABLE: 0.2, PYTHON: 0.8}
-    parts = (LoopPart("input", CALL, 0.1, busy, inner=LINE), LoopPart("step", CALL, 0.9))
+    parts = fed_by(0.1, busy, inner=LINE)
     made = producers(2, {FULL: 0.97, PYTHON: 0.03}, pid=200)
-    found = judge(
-        evidence(loop_of([5.0] * 200, 35.0), (trainer(), *made), parts=parts, machine=machine)
-    )
+    found = judged(loop_of([5.0] * 200, 35.0), trainer(), *made, parts=parts, machine=machine)
     assert found.verdict == "input.ipc"
 
 
@@ -173,9 +167,7 @@ def test_little_noise_does_not_outrank_a_step_that_has_nearly_all_of_the_time(
 ) -> None:
     loud = replace(MACHINE, other_cpu=1.1, own_cpu=0.94 - queued_s / 10, runnable=0.94)
     tasks = (trainer({NATIVE: 0.94, RUNNABLE: 0.06}, queued_s=queued_s),)
-    found = judge(
-        evidence(loop_of([0.0] * 200, 50.0, waits="none", kind="session"), tasks, machine=loud)
-    )
+    found = judged(loop_of([0.0] * 200, 50.0, waits="none", kind="session"), *tasks, machine=loud)
     assert found.verdict == verdict
     assert "external.noise" in [cause.code for cause in found.causes]
 
@@ -195,7 +187,7 @@ def test_steps_that_get_no_core_are_no_pauses(
     loud = replace(MACHINE, other_cpu=others, own_cpu=0.8, runnable=1.0)
     steps = [600.0 if i in at else 10.0 for i in range(200)]
     tasks = (trainer({NATIVE: 0.8, RUNNABLE: 0.2}, queued_s=2.0 if others else 0.0),)
-    found = judge(evidence(loop_of([0.0] * 200, steps), tasks, machine=loud))
+    found = judged(loop_of([0.0] * 200, steps), *tasks, machine=loud)
     assert found.verdict == verdict
 
 
@@ -216,13 +208,13 @@ def test_a_step_that_waits_for_those_before_it_is_no_pause(
     parts = (LoopPart("step", CALL, 0.35), line, LoopPart("input", CALL, 0.05))
     loop = loop_of([0.0] * 1600, ([0.5] * 49 + [200.0]) * 32, kind="sampled")
     native = task(FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=native_cpu_s, stacks={})
-    found = judge(evidence(loop, (trainer({LOCK: 0.8, NATIVE: 0.2}), native), parts=parts))
+    found = judged(loop, trainer({LOCK: 0.8, NATIVE: 0.2}), native, parts=parts)
     assert found.verdict == verdict
 
 
 def test_little_starvation_is_a_cause_all_the_same() -> None:
     """A cause counts from 5 % on, which is the bound."""
-    found = judge(evidence(loop_of([4.0] * 200, 50.0), (trainer(), *producers(2, {SLEEP: 1.0}))))
+    found = judged(loop_of([4.0] * 200, 50.0), trainer(), *producers(2, {SLEEP: 1.0}))
     assert found.verdict == "input.latency"
 
 
@@ -242,7 +234,7 @@ def test_numbers_in_lists_are_converted_all_the_time_that_the_lock_is_held(
     loop = loop_of([0.0] * 100, 12.0, waits="none", buffer=0, kind="session")
     loop.leaves = (Leaf("feed['x:0']", "float64", (rows, 600), kind),)
     task = trainer({PYTHON: 0.9, LOCK: 0.1}, copying=copying)
-    found = judge(evidence(loop, (task,), parts=(LoopPart("step", CALL, 1.0),)))
+    found = judged(loop, task, parts=ONLY_STEP)
     shares = {cause.code: cause.share for cause in found.causes}
     assert shares["input.copy"] == pytest.approx(share, abs=0.01)
     assert sum(shares.values()) < 1.01
@@ -254,7 +246,7 @@ def test_a_small_array_of_doubles_is_not_what_a_call_of_a_session_costs() -> Non
     loop = loop_of([0.0] * 1000, 4.0, waits="none", buffer=0, kind="session")
     loop.leaves = (Leaf("feed['noise:0']", "float64", (100, 128), "numpy.ndarray"),)
     task = trainer({NATIVE: 0.3, PYTHON: 0.1, LOCK: 0.6})
-    found = judge(evidence(loop, (task,), parts=(LoopPart("step", CALL, 1.0),)))
+    found = judged(loop, task, parts=ONLY_STEP)
     assert found.verdict == "step.bound"
     assert found.figures is not None and found.figures.starvation < 0.04
 
@@ -268,19 +260,16 @@ def test_small_waits_that_follow_from_slow_steps_are_doubted_beside_noise(
 ) -> None:
     loop = loop_of([wait_ms] * 100, 60.0, waits="modelled")
     loud = replace(MACHINE, other_cpu=others)
-    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0})), machine=loud))
+    found = judged(loop, trainer(), *producers(1, {SLEEP: 1.0}), machine=loud)
     assert found.verdict == verdict
     assert (found.abstained is not None and "quiet machine" in found.abstained) == (verdict is None)
 
 
 def test_pixels_that_are_set_one_by_one_are_no_copies() -> None:
     inner = Place("augment", "train.py", 12, users=True)
-    parts = (
-        LoopPart("input", CALL, 0.85, {PYTHON: 0.95, NATIVE: 0.05}, inner=inner),
-        LoopPart("step", CALL, 0.15),
-    )
+    parts = fed_by(0.85, {PYTHON: 0.95, NATIVE: 0.05}, inner=inner)
     loop = loop_of([0.0] * 100, 20.0, gap_ms=110.0, waits="none", buffer=0, kind="session")
-    found = judge(evidence(loop, (trainer({PYTHON: 0.85, LOCK: 0.15}),), parts=parts))
+    found = judged(loop, trainer({PYTHON: 0.85, LOCK: 0.15}), parts=parts)
     assert [cause.code for cause in found.causes[:2]] == ["input.serial", "input.gil"]
     assert found.recommendations[0].knob == "processes"
 
@@ -290,7 +279,7 @@ def test_a_straggler_while_which_nobody_seems_idle(full: float, verdict: str) ->
     """Threads that are seen only while they work, as one: in the half of the time that is a wait it
     works."""
     loop = loop_of(([0.05] * 29 + [350.0]) * 10, buffer=2)
-    found = judge(evidence(loop, (trainer(), *producers(1, {FULL: full, SLEEP: 1 - full}))))
+    found = judged(loop, trainer(), *producers(1, {FULL: full, SLEEP: 1 - full}))
     assert found.verdict == verdict
 
 
@@ -308,7 +297,7 @@ def test_fresh_memory_that_is_touched_on_the_way_through_a_pipe(function: str, c
     heavy = {"stacks": stacks, "cpu_s": 2.0, "system_s": 1.9, "faults": 10**6, "sampled": 100}
     made = producers(2, {NATIVE: 0.9, PYTHON: 0.1}, **heavy)
     made = tuple(replace(one, pid=200 + n) for n, one in enumerate(made))
-    assert judge(evidence(loop, (trainer(), *made))).verdict == code
+    assert judged(loop, trainer(), *made).verdict == code
 
 
 @pytest.mark.parametrize(("python", "code"), [(0.65, "step.host"), (0.3, "step.bound")])
@@ -320,7 +309,7 @@ def test_a_part_of_the_loop_that_is_mostly_bytecode_is_no_model(python: float, c
         LoopPart("step", LINE, 0.35, {NATIVE: 1.0}),
     )
     tasks = (trainer({PYTHON: 0.4, NATIVE: 0.6}),)
-    assert judge(evidence(loop, tasks, parts=parts)).verdict == code
+    assert judged(loop, *tasks, parts=parts).verdict == code
 
 
 @pytest.mark.parametrize(
@@ -341,7 +330,7 @@ def test_steps_that_never_wait_may_lose_time_to_their_producers(
     wall = {"wall_s": 5.4}
     made = producers(1, {state: 0.7, RUNNABLE: 0.3}, copying=copying, **wall)
     tasks = (trainer({NATIVE: 0.9}, **wall), *made)
-    found = judge(evidence(loop, tasks, machine=replace(MACHINE, own_cpu=own_cpu)))
+    found = judged(loop, *tasks, machine=replace(MACHINE, own_cpu=own_cpu))
     assert found.verdict == verdict
     assert found.speedup_if_input_free == pytest.approx(18.0 / free_ms, rel=0.05)
     if verdict != "step.bound":
@@ -370,7 +359,7 @@ def test_a_step_waits_for_its_native_threads_which_get_no_core(
         threads=2,
     )
     own = trainer({LOCK: 0.9, NATIVE: 0.1}, cpu_s=0.5, queued_s=0.5)
-    found = judge(evidence(loop_of([0.1] * 200, 50.0, kind="keras"), (own, pool), machine=machine))
+    found = judged(loop_of([0.1] * 200, 50.0, kind="keras"), own, pool, machine=machine)
     assert found.verdict == verdict
     if verdict == "external.noise":
         # The pool's threads run for a third of the time in which they could.
@@ -380,10 +369,55 @@ def test_a_step_waits_for_its_native_threads_which_get_no_core(
 @pytest.mark.parametrize(("wait_ms", "verdict"), [(10.0, "input.latency"), (0.02, "step.host")])
 def test_calls_of_a_step_are_no_cause_where_input_is_missing(wait_ms: float, verdict: str) -> None:
     """Without them the step would only wait longer."""
-    lines = {(CALL, Place("call", "framework.py", number, users=False)): 5 for number in range(20)}
+    lines = many_calls()
     own = trainer({PYTHON: 0.4, NATIVE: 0.4, SLEEP: 0.2}, stacks=lines)
     busy = {SLEEP: 1.0} if wait_ms > 1 else {SLEEP: 0.1, FULL: 0.9}
-    found = judge(evidence(loop_of([wait_ms] * 100, 20.0), (own, *producers(1, busy))))
+    found = judged(loop_of([wait_ms] * 100, 20.0), own, *producers(1, busy))
     assert found.verdict == verdict
     codes = [cause.code for cause in found.causes]
     assert ("step.host" in codes) == (verdict == "step.host")
+
+
+@pytest.mark.parametrize(
+    ("runnable", "verdict"), [(6.5, "input.oversubscribed"), (2.0, "input.ipc")]
+)
+def test_who_waits_for_a_core_does_not_read(runnable: float, verdict: str) -> None:
+    machine = replace(MACHINE, runnable=runnable, own_cpu=1.8)
+    parts = fed_by(0.35, {RUNNABLE: 0.4, PYTHON: 0.2}, inner=LINE)
+    busy = {NATIVE: 0.5, RUNNABLE: 0.5} if runnable > 4 else {NATIVE: 0.05, FULL: 0.95}
+    made = producers(4, busy, pid=200)
+    loop = loop_of([7.0] * 200, 14.0)
+    found = judged(loop, trainer(), *made, parts=parts, machine=machine, pools={"torch": 4})
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("own_cpu", "late_s", "verdict"),
+    [(1.05, 1.5e-3, "input.gil"), (1.9, 1.5e-3, "input.cpu"), (1.05, 1e-4, "input.cpu")],
+    ids=["one core", "all cores", "nobody asks"],
+)
+def test_threads_that_get_one_core_between_them_want_the_lock(
+    own_cpu: float, late_s: float, verdict: str
+) -> None:
+    """On a core or ready for one they seem to be, where another core has nothing to do."""
+    made = producers(4, {NATIVE: 0.3, RUNNABLE: 0.15, PYTHON: 0.2, EMPTY: 0.35}, cpu_s=1.5)
+    machine = replace(MACHINE, own_cpu=own_cpu, runnable=1.6)
+    found = judged(
+        loop_of([20.0] * 200, 10.0), trainer(), *made, machine=machine, gil_late_s=late_s
+    )
+    assert found.verdict == verdict
+    changes = [*found.recommendations, *found.may_cost]
+    assert ("processes" in [one.knob for one in changes]) == (verdict == "input.gil")
+
+
+@pytest.mark.parametrize(("sampled", "active"), [(True, 1.0), (False, 0.05 + 0.95 * 0.2)])
+def test_workers_without_stacks_are_idle_while_no_step_waits(sampled: bool, active: float) -> None:
+    """They live for an epoch, too short to be read: a wait for work looks like one on a socket."""
+    made = producers(4, {NATIVE: 0.05, SOCKET: 0.95}, pid=200, sampled=sampled, stacks={})
+    seen = evidence(loop_of([2.0] * 200, 8.0, kind="torch"), (trainer({NATIVE: 1.0}), *made))
+    profile = producer_profile_of(seen)
+    assert profile is not None
+    assert profile.active == pytest.approx(active, abs=0.01)
+    told = producers(4, {NATIVE: 0.05, SOCKET: 0.15, EMPTY: 0.8}, pid=200, sampled=False)
+    known = producer_profile_of(replace(seen, tasks=(trainer(), *told)))
+    assert known is not None and known.active == pytest.approx(0.2, abs=0.01), "as others do"

@@ -20,7 +20,7 @@ from fastfeed.steps.timeline import (
     Mark,
     Step,
 )
-from tests.diagnose.evidences import CALL, LINE, evidence, loop_of, task, trainer
+from tests.diagnose.evidences import CALL, LINE, evidence, fed_by, judged, loop_of, task, trainer
 
 PYTHONS = (trainer({PYTHON: 0.5, NATIVE: 0.5}),)
 READS = Place("<module>", "train.py", 12, users=True)
@@ -29,10 +29,7 @@ READS = Place("<module>", "train.py", 12, users=True)
 def watched(marks: list[Mark], made: float = 0.5) -> Evidence:
     """100 steps of 10 ms that wait for 15 more, of which samples say that they are that share of
     the time."""
-    parts = (
-        LoopPart("input", CALL, made, {PYTHON: 1.0}, inner=LINE),
-        LoopPart("step", CALL, 1 - made),
-    )
+    parts = fed_by(made, {PYTHON: 1.0}, inner=LINE)
     return evidence(
         loop_of([15.0] * 100, kind="sampled", buffer=0), PYTHONS, parts=parts, marks=marks
     )
@@ -69,32 +66,12 @@ def test_turns_that_nobody_saw_are_no_pause() -> None:
         for i, s in enumerate(loop.steps)
     ]
     unseen = Mark(UNOBSERVED, later[99].end_s, later[100].begin_s)
-    found = judge(evidence(replace(loop, steps=later), (trainer(),), marks=[unseen]))
+    found = judged(replace(loop, steps=later), trainer(), marks=[unseen])
     assert found.verdict == "step.bound"
     assert found.figures is not None and found.figures.steps_per_second == pytest.approx(
         100.0, rel=0.01
     )
-    assert judge(evidence(replace(loop, steps=later), (trainer(),))).verdict == "pause.periodic"
-
-
-@pytest.mark.parametrize(
-    ("reading", "cpu_s", "verdict"),
-    [
-        ({LOCK: 1.0}, 15.0, "step.bound"),
-        ({LOCK: 1.0}, 0.5, "pause.periodic"),
-        ({PYTHON: 1.0}, 15.0, "pause.periodic"),
-    ],
-    ids=["waits for the steps", "nobody works", "its own work"],
-)
-def test_who_reads_a_loss_waits_for_all_steps_before_it(
-    reading: dict[str, float], cpu_s: float, verdict: str
-) -> None:
-    """JAX dispatches steps ahead of `if i % 20 == 0: print(float(loss))`."""
-    loop = loop_of([0.02] * 200, [*[0.5] * 19, 800.0] * 10, kind="sampled")
-    parts = (LoopPart("host", READS, 0.98, reading), LoopPart("step", CALL, 0.02))
-    pools = task(FRAMEWORK, {NATIVE: 0.9}, tid=9, cpu_s=cpu_s)
-    found = judge(evidence(loop, (trainer({**reading, NATIVE: 0.0}), pools), parts=parts))
-    assert found.verdict == verdict
+    assert judged(replace(loop, steps=later), trainer()).verdict == "pause.periodic"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +84,7 @@ def test_a_pause_that_is_not_rare_comes_every_so_many_steps(
 ) -> None:
     """Else steps are of two kinds."""
     loop = loop_of([0.02] * 240, [230.0 if long(i) else 28.0 for i in range(240)])
-    found = judge(evidence(loop, (trainer(),)))
+    found = judged(loop, trainer())
     assert found.verdict == verdict
 
 
@@ -126,7 +103,7 @@ def test_a_long_gap_is_input_if_samples_see_its_source(made: float, verdict: str
         LoopPart("host", READS, 0.25 - made, {NATIVE: 1.0}),
         LoopPart("step", CALL, 0.75),
     )
-    found = judge(evidence(replace(loop, steps=steps), (trainer(),), parts=parts))
+    found = judged(replace(loop, steps=steps), trainer(), parts=parts)
     assert found.verdict == verdict
     assert found.figures is not None
     assert found.figures.starvation == pytest.approx(made, abs=0.01)
@@ -135,12 +112,12 @@ def test_a_long_gap_is_input_if_samples_see_its_source(made: float, verdict: str
 def test_a_loop_that_only_takes_results_trains_nothing() -> None:
     """Its children train: `while (result := results.get()) is not None: all.append(result)`."""
     loop = loop_of([24.9] * 300, 0.03, kind="queue", buffer=None)
-    found = judge(evidence(loop, (trainer(),)))
+    found = judged(loop, trainer())
     assert found.verdict is None
     assert found.abstained is not None and "trains nothing" in found.abstained
     assert found.speedup_if_input_free == 1.0
     parts = (LoopPart("step", CALL, 0.01),)
-    assert judge(evidence(loop, (trainer(),), parts=parts)).verdict != "step.bound"
+    assert judged(loop, trainer(), parts=parts).verdict != "step.bound"
 
 
 def test_steps_that_only_enqueue_their_work_are_not_what_it_costs() -> None:
@@ -149,7 +126,7 @@ def test_steps_that_only_enqueue_their_work_are_not_what_it_costs() -> None:
         [2.0] * 300, [0.1, 0.1, 0.1, 40.0] * 75, free=20, free_ms=0.1, kind="tf.data", buffer=None
     )
     pools = task(FRAMEWORK, {NATIVE: 0.9}, tid=9, cpu_s=8.0)
-    found = judge(evidence(loop, (trainer({LOCK: 1.0}), pools)))
+    found = judged(loop, trainer({LOCK: 1.0}), pools)
     assert 1.0 < found.speedup_if_input_free < 1.5
 
 
@@ -163,7 +140,7 @@ def test_runs_beside_a_step_are_pauses_if_they_are_rare(every: int, verdict: str
         if i % every == every - 1:
             beside.append(Step(steps[-1].end_s, steps[-1].end_s + 0.05, 0.0))
             later_s += 0.05
-    found = judge(evidence(replace(loop, steps=steps), (trainer(),), beside=beside))
+    found = judged(replace(loop, steps=steps), trainer(), beside=beside)
     assert found.verdict == verdict
     if verdict != "step.bound":
         assert "other runs of the session" in " ".join(found.causes[0].evidence)

@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from click.testing import CliRunner, Result
+
+from fastfeed.cli import main
+
 FASTFEED = [sys.executable, "-c", "from fastfeed.cli import main; main()", "diagnose"]
 SCRIPT = """
 import queue, sys, threading, time
@@ -35,6 +39,11 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*FASTFEED, *words], capture_output=True, text=True, timeout=200)
 
 
+def command(*words: str) -> Result:
+    """Run a command that starts no script, in this process."""
+    return CliRunner().invoke(main, ["diagnose", *words])
+
+
 def test_a_script_from_end_to_end(tmp_path: Path) -> None:
     script, told, page = tmp_path / "train.py", tmp_path / "told.json", tmp_path / "told.html"
     script.write_text(SCRIPT)
@@ -49,15 +58,15 @@ def test_a_script_from_end_to_end(tmp_path: Path) -> None:
     assert found["starvation"] > 0.5
     assert "steps/s" in done.stderr and "train.py" in done.stderr
     assert page.read_text().startswith("<!")
-    replayed = run("--replay", str(evidence), "--json", str(again))
-    assert replayed.returncode == 0, replayed.stderr
+    replayed = command("--replay", str(evidence), "--json", str(again))
+    assert replayed.exit_code == 0, replayed.output
     assert json.loads(again.read_text()) == found
-    assert "train.py" in replayed.stderr
+    assert "train.py" in replayed.output
     other = tmp_path / "other.gz"
-    hidden = run("--replay", str(evidence), "--anonymous", "--evidence", str(other))
-    assert hidden.returncode == 0, hidden.stderr
+    hidden = command("--replay", str(evidence), "--anonymous", "--evidence", str(other))
+    assert hidden.exit_code == 0, hidden.output
     assert "train.py" not in gzip.decompress(other.read_bytes()).decode()
-    assert "train.py" not in hidden.stderr and "file1.py" in hidden.stderr
+    assert "train.py" not in hidden.output and "file1.py" in hidden.output
 
 
 def test_bad_input(tmp_path: Path) -> None:
@@ -70,7 +79,6 @@ def test_bad_input(tmp_path: Path) -> None:
         (("--anonymous", "--", "x.py"), "give --evidence FILE"),
         (("--replay", str(tmp_path / "none.gz")), "none.gz"),
     ):
-        done = run(*words)
-        assert done.returncode == 2, done.stderr
-        assert text in done.stderr
-        assert "Traceback" not in done.stderr
+        done = command(*words)
+        assert done.exit_code == 2, done.output
+        assert text in done.output

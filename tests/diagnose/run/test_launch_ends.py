@@ -43,13 +43,20 @@ def produce():
     gate.wait()
     ready.put(None)
 threading.Thread(target=produce, daemon=True).start()
-def told():  # stands for what comes late
-    gate.set()
+"""
+TOLD = """
+import sys
+class Told:  # calls `act` as soon as the report is there, and passes it on
+    def __init__(self, act): self.to, self.act = sys.stderr, act
+    def flush(self): self.to.flush()
+    def write(self, text):
+        self.to.write(text)
+        if '"blocked"' in text: self.act()
 """
 KILLED = """
-import multiprocessing, os, signal
+import multiprocessing, os, signal, sys
 def produce(ready):
-    for i in range(20): ready.put(i)
+    for i in range(30): ready.put(i)
     ready.close(); ready.join_thread()
     os.kill(os.getpid(), signal.SIGKILL)
 if __name__ == "__main__":
@@ -57,7 +64,11 @@ if __name__ == "__main__":
     ready = fork.Queue()
     process = fork.Process(target=produce, args=(ready,), daemon=True)
     process.start()
-    while True: ready.get()
+    for i in range(30): ready.get()
+    if sys.argv[1] == "waits for ever": ready.get()
+    process.join()
+    if sys.argv[1] == "elsewhere": raise ValueError("of its own")
+    ready.get(timeout=0.01)
 """
 STUCK = """
 import multiprocessing, signal, time
@@ -74,48 +85,47 @@ if __name__ == "__main__":
     print(process.pid, flush=True)
     while True: ready.get()
 """
-SILENT = """
-import multiprocessing, sys, threading
+SILENT = (
+    TOLD
+    + """
+import multiprocessing, threading
 def produce(ready, gate):
     for i in range(20): ready.put(i)
     if sys.argv[1] == "blocked": gate.wait()
 if __name__ == "__main__":
     fork = multiprocessing.get_context("fork")
-    ready, gate = fork.Queue(), fork.Event()
+    ready, gate, told = fork.Queue(), fork.Event(), threading.Event()
     fork.Process(target=produce, args=(ready, gate), daemon=True).start()
-    threading.Timer(4.0, ready.put, (None,)).start()  # stands for what comes late
+    threading.Thread(target=lambda: told.wait() and ready.put(None)).start()
+    sys.stderr = Told(told.set)
     while ready.get() is not None: pass
     gate.set()
 """
-CTRL_C = """
-import multiprocessing, os, signal, sys
-class Told:  # stands for the one who presses it as soon as the report is there
-    def __init__(self, to): self.to = to
-    def flush(self): self.to.flush()
-    def write(self, text):
-        self.to.write(text)
-        if '"blocked"' in text:
-            for pid in (process.pid, os.getpid()): os.kill(pid, signal.SIGINT)
+)
+CTRL_C = (
+    TOLD
+    + """
+import multiprocessing, os, signal
 def produce(ready, gate):
     for i in range(20): ready.put(i)
     gate.wait()
+def press():
+    for pid in (process.pid, os.getpid()): os.kill(pid, signal.SIGINT)
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     fork = multiprocessing.get_context("fork")
     ready, gate = fork.Queue(), fork.Event()
     process = fork.Process(target=produce, args=(ready, gate), daemon=True)
     process.start()
-    sys.stderr = Told(sys.stderr)
+    sys.stderr = Told(press)
     try:
         while True: ready.get()
     finally: process.join()
 """
-HUNG = DEAD + "for i in watch(iter(ready.get, None)): pass\n"
-LATE = (
-    DEAD
-    + "threading.Timer(4.0, told).start()\n"
-    + "for i in watch(iter(ready.get, None)): pass\nprint('went on')\n"
 )
+READS = "for i in watch(iter(ready.get, None)): pass\n"
+HUNG = DEAD + READS
+LATE = TOLD + DEAD + "sys.stderr = Told(gate.set)\n" + READS + "print('went on')\n"
 SHORT = WatchPlan(seconds=1.0, warmup_s=0.2, dead_s=1.5)
 
 
@@ -179,7 +189,7 @@ def test_a_dead_feed(tmp_path: Path) -> None:
 
 
 def test_a_producer_that_is_killed(tmp_path: Path) -> None:
-    code, out, err, said = observed(script(tmp_path, KILLED), plan=SHORT)
+    code, out, err, said = observed(script(tmp_path, KILLED), "waits for ever", plan=SHORT)
     assert (code, out, err) == (1, "", "")
     assert said[-1]["report"] == "dead"
     (died,) = said[-1]["died"]
@@ -270,29 +280,11 @@ def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) ->
     assert launch.log.missing[0] == "measuring: OSError: no /proc"
 
 
-GONE = """
-import multiprocessing, os, queue, signal, sys
-def produce(ready):
-    for i in range(30): ready.put(i)
-    ready.close(); ready.join_thread()
-    os.kill(os.getpid(), signal.SIGKILL)
-if __name__ == "__main__":
-    fork = multiprocessing.get_context("fork")
-    ready = fork.Queue()
-    process = fork.Process(target=produce, args=(ready,), daemon=True)
-    process.start()
-    for i in range(30): ready.get()
-    process.join()
-    if sys.argv[1] == "elsewhere": raise ValueError("of its own")
-    ready.get(timeout=0.01)
-"""
-
-
 @pytest.mark.parametrize(("how", "count"), [("waiting", 1), ("elsewhere", 0)])
 def test_a_crash_because_a_producer_is_gone(tmp_path: Path, how: str, count: int) -> None:
     """The feed died if the script's error comes out of it; another error has nothing to do with
     it."""
-    code, _, err, said = observed(script(tmp_path, GONE), how)
+    code, _, err, said = observed(script(tmp_path, KILLED), how)
     assert (code, said[-1]["report"]) == (1, "crash")
     assert ("Empty" in err) == bool(count)
     died = said[-1]["died"]

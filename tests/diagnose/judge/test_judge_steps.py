@@ -1,0 +1,357 @@
+"""Steps that compute next to nothing, are computed elsewhere, or sleep beside their call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fastfeed.diagnose.diagnosis import Diagnosis
+from fastfeed.diagnose.evidence import (
+    FRAMEWORK,
+    LOCK,
+    LOCK_PYTHON,
+    NATIVE,
+    PYTHON,
+    SLEEP,
+    LoopPart,
+    Task,
+)
+from fastfeed.diagnose.judge.entries import ledger_of
+from fastfeed.diagnose.judge.judgement import judge
+from fastfeed.diagnose.judge.knobs import LOADER_HANDOVER_S
+from fastfeed.diagnose.judge.producer_profile import producer_profile_of
+from fastfeed.probes.gpu import GpuUsage
+from fastfeed.probes.places import Place
+from fastfeed.steps.timeline import ARRAYS_NOTE, Leaf, Mark, Step
+from tests.diagnose.evidences import (
+    CALL,
+    LINE,
+    MACHINE,
+    ONLY_STEP,
+    change,
+    evidence,
+    fed_by,
+    judged,
+    loop_of,
+    many_calls,
+    producers,
+    task,
+    trainer,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "step_ms", "verdict", "knob"),
+    [
+        ("session", 0.4, "step.host", "batch_size"),
+        ("session", 2.0, "step.bound", None),
+        ("keras", 1.6, "step.host", "steps_per_execution"),
+        ("keras", 5.0, "step.bound", None),
+        ("watch", 0.4, "step.bound", None),
+    ],
+)
+def test_calls_that_cost_more_than_what_they_compute(
+    kind: str, step_ms: float, verdict: str, knob: str | None
+) -> None:
+    """Half of each is native code of the framework, in the thread and in its pools, for an unknown
+    purpose."""
+    loop = loop_of([0.0] * 400, step_ms, kind=kind, waits="none", buffer=None)
+    tasks = (trainer({PYTHON: 0.4, NATIVE: 0.6}), task(FRAMEWORK, {NATIVE: 0.1}, cpu_s=4.0))
+    found = judged(loop, *tasks)
+    assert found.verdict == verdict
+    assert [one.knob for one in found.recommendations] == ([knob] if knob else [])
+
+
+@pytest.mark.parametrize(("run_ms", "knobs"), [(0.2, ["fetches"]), (5.0, [])])
+def test_a_step_of_many_runs_is_calls_unless_they_compute(run_ms: float, knobs: list[str]) -> None:
+    """For the training, and for a loss, a metric and a summary that one run could fetch as well."""
+    loop = loop_of([0.0] * 400, run_ms, gap_ms=3.1 * run_ms, kind="session", waits="none", buffer=0)
+    run_s = run_ms / 1e3
+    begins = [step.end_s + i * run_s for step in loop.steps for i in range(3)]
+    tasks = (trainer({PYTHON: 0.4, NATIVE: 0.6}), task(FRAMEWORK, {NATIVE: 0.1}, cpu_s=4.0))
+    runs = tuple(Step(begin_s, begin_s + run_s, 0.0) for begin_s in begins)
+    found = judge(replace(evidence(loop, tasks), beside=runs))
+    assert (found.verdict == "step.host") == bool(knobs)
+    assert [one.knob for one in found.recommendations if one.knob == "fetches"] == knobs
+    for best in found.recommendations[: len(knobs)]:
+        assert best.predicted_speedup == pytest.approx((1 + 3.1) / (1 + 0.1), rel=0.05), (
+            "each run costs what it takes"
+        )
+
+
+def test_the_threads_of_a_session_that_is_fed_by_hand_make_no_input() -> None:
+    """Its thread waits for a core now and then, which is no loss to producers: there are none."""
+    loop = loop_of([0.0] * 400, 5.0, kind="session", waits="none", buffer=0)
+    tasks = (
+        trainer({NATIVE: 0.7, SLEEP: 0.3}, queued_s=2.0),
+        task(FRAMEWORK, {NATIVE: 0.5}, cpu_s=8.0),
+    )
+    found = judged(loop, *tasks)
+    assert found.verdict == "step.bound"
+    assert not found.recommendations
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "knob"),
+    [
+        ("tf.data: Batch < Map < Range", "num_parallel_calls"),
+        ("tf.data: Prefetch < MapAndBatch < Range", "num_parallel_calls"),
+        ("tf.data: Batch < FlatMap < Tensor", "threads"),
+        ("tf.data: Batch < Map < FlatMap < Tensor", "threads"),
+        ("a generator, run by the thread that trains", "threads"),
+    ],
+)
+def test_one_function_that_tf_data_maps_can_run_several_times_at_once(
+    pipeline: str, knob: str
+) -> None:
+    loop = loop_of([40.0] * 200, kind="keras", note=pipeline)
+    best, *_ = judged(loop, trainer(), *producers(1, {SLEEP: 1.0})).recommendations
+    assert best.knob == knob
+
+
+def test_nobody_has_to_make_what_keras_slices_from_arrays() -> None:
+    loop = loop_of([1.0] * 400, 4.0, kind="keras", buffer=None, note=ARRAYS_NOTE)
+    tasks = (trainer({PYTHON: 0.3, NATIVE: 0.7}), task(FRAMEWORK, {NATIVE: 0.5}, cpu_s=6.0))
+    found = judged(loop, *tasks)
+    assert found.verdict == "step.bound"
+    assert not found.recommendations and not found.may_cost and found.no_change
+
+
+@pytest.mark.parametrize(("kind", "knob"), [("torch", "num_workers"), ("watch", "threads")])
+def test_a_data_loader_without_workers_is_told_how_many(kind: str, knob: str) -> None:
+    loop = loop_of([40.0] * 200, kind=kind, buffer=0)
+    parts = fed_by(0.8, {SLEEP: 1.0})
+    best, *_ = judged(loop, trainer(), parts=parts).recommendations
+    assert best.knob == knob
+    assert ("num_workers" in best.change) == (kind == "torch")
+    handed_ms = 1e3 * LOADER_HANDOVER_S if kind == "torch" else 0.0
+    assert best.predicted_speedup == pytest.approx(50 / (10 + handed_ms), rel=0.02), (
+        "what is handed over costs the step"
+    )
+
+
+@pytest.mark.parametrize(("batches", "helps"), [(1, False), (100, True)])
+def test_workers_make_no_batch_of_the_next_epoch(batches: int, helps: bool) -> None:
+    """A script may make a DataLoader for each step: nothing is made ahead then."""
+    loop = loop_of([10.0] * 200, kind="torch", buffer=0)
+    marks = [Mark("epoch", step.begin_s, step.begin_s) for step in loop.steps[::batches]]
+    parts = fed_by(0.5, {SLEEP: 1.0})
+    found = judged(loop, trainer(), parts=parts, marks=marks)
+    assert found.verdict == "input.serial"
+    assert [one.knob for one in found.recommendations] == (["num_workers"] if helps else [])
+
+
+def test_steps_between_loaders_of_one_batch_are_no_overhead() -> None:
+    """Each step makes its own loader, so that it lies between two steps of loaders."""
+    loop = loop_of([10.0] * 200, 0.1, gap_ms=90.0, kind="torch", buffer=0)
+    parts = fed_by(0.1, {NATIVE: 1.0})
+    found = judged(loop, trainer({NATIVE: 1.0}), parts=parts)
+    assert found.verdict == "input.serial"
+    assert "step.host" not in [cause.code for cause in found.causes]
+
+
+PARTS = fed_by(0.4, {PYTHON: 1.0}, inner=LINE)
+
+
+def programs(share: float, **facts: float) -> Task:
+    return replace(task(FRAMEWORK, {NATIVE: share}, tid=9, stacks={}, **facts), computes=True)
+
+
+@pytest.mark.parametrize(("computing", "starved"), [(0.3, 0.4), (0.8, 0.2), (1.0, 0.0)])
+def test_a_step_that_is_still_computed_does_not_starve(computing: float, starved: float) -> None:
+    """The loop makes its batch for 4 of 10 ms; the step before may go on meanwhile."""
+    loop = loop_of([4.0] * 200, 6.0, kind="sampled", buffer=0)
+    seen = evidence(loop, (trainer({PYTHON: 1.0}), programs(computing)), parts=PARTS)
+    rows = ledger_of(seen)
+    assert rows.starvation == pytest.approx(starved)
+    assert rows.share(rows.inside) == pytest.approx(1 - starved), "nothing of the time is lost"
+    assert (judge(seen).verdict == "input.serial") == (starved > 0)
+
+
+def test_an_accelerator_that_is_always_busy_does_not_starve() -> None:
+    loop = loop_of([4.0] * 200, 6.0, kind="torch", buffer=0)
+    machine = replace(MACHINE, gpus=(GpuUsage("H100", 0.97, 0.5),))
+    seen = evidence(loop, (trainer({PYTHON: 1.0}),), parts=PARTS, machine=machine)
+    assert ledger_of(seen).starvation == pytest.approx(0.03)
+    found = judge(seen)
+    assert found.speedup_if_input_free < 1.05
+    assert not found.recommendations
+
+
+@pytest.mark.parametrize(("together", "starved"), [(0.0, 0.4), (0.5, 0.2), (1.0, 0.0)])
+def test_input_that_is_made_while_a_step_is_computed_costs_nothing(
+    together: float, starved: float
+) -> None:
+    """The programs have work for 60 % of the time, some of it while the loop makes its batch."""
+    loop = loop_of([4.0] * 200, 6.0, kind="sampled", buffer=0)
+    made, step = PARTS
+    parts = (replace(made, computing=together), step)
+    seen = evidence(loop, (trainer({PYTHON: 1.0}), programs(0.6)), parts=parts)
+    assert ledger_of(seen).starvation == pytest.approx(starved)
+
+
+def test_threads_of_compiled_programs_make_no_batches() -> None:
+    """tf.data makes a batch with a tenth of a core beside a step of JAX that takes both."""
+    loop = loop_of([1.0] * 200, 9.0, kind="tf.data", buffer=2)
+    pools = task(FRAMEWORK, {NATIVE: 0.1}, tid=8, cpu_s=0.2, stacks={})
+    made = producer_profile_of(evidence(loop, (trainer(), pools, programs(0.9, cpu_s=3.4))))
+    assert made is not None and (made.kind, made.cpu_s) == ("native", 0.2)
+    alone = evidence(loop, (trainer(), programs(0.9, cpu_s=3.4)))
+    assert producer_profile_of(alone) is None
+
+
+SLEEPS = Place("<module>", "train.py", 12, users=True)
+PYTHONS = {PYTHON: 0.95, LOCK_PYTHON: 0.05}
+
+
+def beside(function: str, *, made: float = 0.0) -> tuple[LoopPart, ...]:
+    """The loop's lines: what makes its input, the call of the step, and a sleep in a function of
+    that name."""
+    inner = Place(function, "train.py", 3, users=True)
+    asleep = LoopPart("host", SLEEPS, 0.8 - made, {SLEEP: 0.75, LOCK_PYTHON: 0.25}, inner=inner)
+    input_ = (LoopPart("input", CALL, made, {NATIVE: 1.0}),) if made else ()
+    return (*input_, LoopPart("step", CALL, 0.2), asleep)
+
+
+def fought_for(function: str) -> Diagnosis:
+    """A call of 5 ms, and 20 ms asleep, after which the producers have the lock; 15 ms where they
+    are at rest."""
+    loop = loop_of([0.0] * 200, 5.0, gap_ms=20.0, waits="modelled", kind="session")
+    begin_s = loop.steps[-1].end_s + 0.020
+    loop.steps += [
+        Step(begin_s + n * 0.020, begin_s + n * 0.020 + 0.005, 0.0, free=True) for n in range(12)
+    ]
+    tasks = (trainer({SLEEP: 0.6, LOCK_PYTHON: 0.3, NATIVE: 0.1}), *producers(2, PYTHONS))
+    return judged(loop, *tasks, parts=beside(function), gil_late_s=5e-3)
+
+
+def test_what_sleeps_between_the_calls_is_no_step_but_may_lose_time_to_producers() -> None:
+    found = fought_for("<module>")
+    assert found.verdict == "input.gil"
+    assert found.figures is not None
+    assert found.figures.step_s == pytest.approx(0.005, rel=0.02)
+    assert found.speedup_if_input_free == pytest.approx(25 / 20, rel=0.05)
+
+
+def test_a_sleep_beside_a_call_of_keras_is_neither_step_nor_overhead() -> None:
+    loop = loop_of([0.0] * 200, 10.0, gap_ms=40.0, waits="none", buffer=0, kind="call")
+    found = judged(loop, trainer({NATIVE: 0.5, SLEEP: 0.5}), parts=beside("device", made=0.4))
+    assert [cause.code for cause in found.causes] == ["input.serial", "input.cpu"]
+    assert found.figures is not None
+    assert found.figures.step_s == pytest.approx(0.010, rel=0.02)
+    assert found.figures.starvation == pytest.approx(0.4, abs=0.01)
+    (best,) = [one for one in found.recommendations if one.knob == "threads"]
+    assert best.predicted_speedup == pytest.approx(50 / 30, rel=0.05)
+
+
+def test_callbacks_of_keras_that_sleep_and_that_compute() -> None:
+    """A callback sleeps 5 of 20 ms as a simulated accelerator, another computes for 12 ms."""
+    loop = loop_of([0.0] * 200, 3.0, gap_ms=17.0, kind="keras", buffer=None)
+    marks = [Mark("callback", step.end_s, step.end_s + 0.012, "Monitor") for step in loop.steps]
+    marks += [
+        Mark("callback", step.end_s + 0.012, step.end_s + 0.017, "Chip") for step in loop.steps
+    ]
+    parts = (LoopPart("host", CALL, 0.6, PYTHONS), LoopPart("host", SLEEPS, 0.25, {SLEEP: 1.0}))
+    found = judged(
+        loop, trainer({PYTHON: 0.6, SLEEP: 0.25, NATIVE: 0.15}), parts=parts, marks=marks
+    )
+    assert found.verdict == "step.host"
+    assert found.causes[0].share == pytest.approx(0.6, abs=0.02)
+    said = "; ".join(found.causes[0].evidence)
+    assert str(CALL) in said and str(SLEEPS) not in said
+    assert found.figures is not None
+    assert found.figures.step_s == pytest.approx(0.003, rel=0.05)
+    (best,) = found.recommendations
+    assert best.predicted_speedup == pytest.approx(20 / 8, rel=0.05) and str(CALL) in best.change
+
+
+def test_a_small_conversion_is_not_all_that_threads_take_from_a_serial_loop() -> None:
+    """A session that converts its feed, and whose feed is made on its thread before."""
+    loop = loop_of([0.0] * 200, 20.0, gap_ms=30.0, waits="none", buffer=0, kind="session")
+    parts = fed_by(0.6, {NATIVE: 1.0})
+    found = judged(loop, trainer({NATIVE: 0.7, SLEEP: 0.3}, copying=0.08), parts=parts)
+    shares = {cause.code: cause.share for cause in found.causes}
+    assert shares["input.copy"] == pytest.approx(0.08, abs=0.01)
+    best = change(found, "threads")
+    assert best.predicted_speedup > 1.8
+
+
+def test_what_makes_the_batch_is_no_conversion_of_the_feed() -> None:
+    """Lists become an array on the loop's thread, before a session that is given the array and a
+    short list."""
+    loop = loop_of([0.0] * 200, 7.0, gap_ms=18.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (
+        Leaf("feed['x:0']", "float64", (96, 4000), "numpy.ndarray"),
+        Leaf("feed['y:0']", "float64", (96, 1), "list"),
+    )
+    parts = (
+        LoopPart("input", CALL, 0.7, {PYTHON: 1.0}, copying=1.0),
+        LoopPart("step", SLEEPS, 0.3, {LOCK: 0.8, PYTHON: 0.2}),
+    )
+    found = judged(loop, trainer({PYTHON: 0.76, LOCK: 0.24}, copying=0.7), parts=parts)
+    assert found.figures is not None
+    assert found.figures.starvation == pytest.approx(18 / 25, abs=0.02)
+    assert found.speedup_if_input_free == pytest.approx(25 / 7, rel=0.05)
+
+
+def test_a_few_wide_numbers_are_not_what_a_session_converts() -> None:
+    loop = loop_of([0.0] * 200, 20.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (
+        Leaf("feed['x:0']", "float32", (96, 4000), "numpy.ndarray"),
+        Leaf("feed['y:0']", "float64", (96, 1), "numpy.ndarray"),
+    )
+    assert judged(loop, trainer({NATIVE: 0.9, LOCK: 0.1})).verdict == "step.bound"
+
+
+@pytest.mark.parametrize(
+    ("asleep", "verdict"),
+    [(0.4, "step.host"), (0.7, "step.bound")],
+    ids=["mostly calls", "mostly the accelerator"],
+)
+def test_a_step_of_many_calls_and_one_that_sleeps(asleep: float, verdict: str) -> None:
+    """An eager step with an accelerator in it that is only simulated: what the calls take is its
+    overhead."""
+    stacks = many_calls(round(100 * (1 - asleep))) | {(CALL, SLEEPS): round(2000 * asleep)}
+    busy = {SLEEP: asleep, PYTHON: 0.6 * (1 - asleep), NATIVE: 0.4 * (1 - asleep)}
+    found = judged(loop_of([0.02] * 100, 60.0), trainer(busy, stacks=stacks), parts=ONLY_STEP)
+    assert found.verdict == verdict
+    assert found.causes[-1].code == "step.host" and found.causes[-1].share == pytest.approx(
+        1 - asleep, abs=0.02
+    )
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.35, "step.host"), (0.15, "step.bound")])
+def test_work_beside_the_step_that_takes_a_good_part_of_the_time(
+    share: float, verdict: str
+) -> None:
+    """The step beside it takes most of the time and needs no change."""
+    notes = Place("<module>", "train.py", 14, users=True)
+    parts = (
+        LoopPart("step", CALL, 1 - share),
+        LoopPart("host", notes, share, {PYTHON: 0.9, NATIVE: 0.1}),
+    )
+    found = judged(
+        loop_of([0.02] * 200, 17.0), trainer({SLEEP: 1 - share, PYTHON: share}), parts=parts
+    )
+    assert found.verdict == verdict
+    (change,) = found.recommendations
+    assert change.knob == "every" and change.predicted_speedup == pytest.approx(
+        1 / (1 - share), rel=0.05
+    )
+
+
+def test_what_makes_the_input_on_the_loops_thread_is_no_overhead_of_the_step() -> None:
+    """Pictures are drawn by native code, in many places; the step waits for an accelerator."""
+    stacks = {(CALL, Place("draw", "cv2.py", number, users=False)): 10 for number in range(20)}
+    task = trainer({NATIVE: 0.44, PYTHON: 0.16, LOCK: 0.4}, stacks=stacks)
+    parts = (
+        LoopPart("input", CALL, 0.6, {NATIVE: 0.73, PYTHON: 0.2, LOCK: 0.07}),
+        LoopPart("step", SLEEPS, 0.4),
+    )
+    found = judged(
+        loop_of([0.0] * 150, 34.0, gap_ms=51.0, waits="none", kind="session"), task, parts=parts
+    )
+    codes = [cause.code for cause in found.causes]
+    assert codes == ["input.serial", "input.cpu", "input.gil"]
+    assert {change.knob for change in found.recommendations} == {"threads"}

@@ -49,13 +49,14 @@ def main() -> None:
 
 def replayed(folder: Path) -> list[dict[str, Any]]:
     """Judge the evidence in a folder again, and compare it with the truths beside it."""
-    rows: list[dict[str, Any]] = read(folder / "scenarios.json")["rows"]
-    for row in rows:
-        path = folder / f"{row['name']}.json.gz"
-        found = read_evidence(path)
-        row["said"] = json_of(judge(found.evidence, script=found.script, died=found.died))
-        row["score"] = score(LABELS[row["name"]], row["truth"], row["said"])
-    return rows
+    return [judged_again(row, folder) for row in read(folder / "scenarios.json")["rows"]]
+
+
+def judged_again(row: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the row of a script with today's answer and its score."""
+    found = read_evidence(folder / f"{row['name']}.json.gz")
+    said = json_of(judge(found.evidence, script=found.script, died=found.died))
+    return {**row, "said": said, "score": score(LABELS[row["name"]], row["truth"], said)}
 
 
 def _row(name: str, given: argparse.Namespace, *, known: dict[str, Any] | None) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fastfeed.augment.boxes import transform_boxes
-from fastfeed.augment.image_records import PlannedRecord, RecordPlanner, collate_partly
+from fastfeed.augment.image_records import PlannedRecord
 from fastfeed.augment.images import Encoded, Image, encoded_of, header_of, pixels_of
 from fastfeed.augment.operations import (
     IDENTITY_MATRIX,
@@ -34,8 +34,8 @@ from fastfeed.augment.operations import (
     Size,
 )
 from fastfeed.augment.spec import Augment, Program
-from fastfeed.core.collate import Allocate, Blank, Fill, collate, lengths_of
-from fastfeed.core.structure import Structure, rebuild
+from fastfeed.core.collate import Blank, LateLeaf
+from fastfeed.core.structure import rebuild
 from fastfeed.errors import BadImage, SpecError, required
 
 with required("OpenCV", "opencv"):
@@ -45,16 +45,6 @@ Row: TypeAlias = Sequence[float]
 # libjpeg decodes to red, green, blue at no cost. OpenCV before 4.11 needs a conversion afterwards.
 READ_RGB = getattr(cv2, "IMREAD_COLOR_RGB", None)
 FLOAT32 = np.dtype(np.float32)
-
-
-class PendingRecord(NamedTuple):
-    """A record whose `images` (numbers of leaves) are still pixels. Their values are written into
-    the memory of the batch, as `blanks` describe."""
-
-    structure: Structure
-    leaves: list[Any]
-    images: tuple[int, ...]
-    blanks: list[Blank]
 
 
 class OpenCV:
@@ -71,76 +61,24 @@ class OpenCV:
         self._transform = chain(spec.program)
         self._transform_mask = chain(spec.program, mask=True)
         self._values = FinalValues(spec)
-        self._planner = RecordPlanner(spec)
 
-    def prepare(self, record: Any, key: int, *, place: str = "") -> PlannedRecord:
-        """Return what is known without decoding."""
-        return self._planner.plan(record, key)
-
-    def execute(self, prepared: PlannedRecord) -> PendingRecord:
-        """Return the record with its masks and boxes, and its images except their final values."""
-        targets, leaves, key, sizes, rows = prepared
+    def execute(self, planned: PlannedRecord) -> Any:
+        """Return the record with its masks and boxes, and images as FinalImage."""
+        targets, leaves, key, sizes, rows, _ = planned
         names = targets.names
         images = [self._image(leaves[n], names[n]) for n in targets.images]
         decoded_sizes = [(image.shape[0], image.shape[1]) for image in images]
         if decoded_sizes != sizes:  # OpenCV reads another orientation out of a file
             sizes, rows = decoded_sizes, self._spec.plan(key, decoded_sizes)
-        blanks = []
         for n, image, row in zip(targets.images, images, rows, strict=True):
-            leaves[n] = _detached(self._transform(image, row), image)
-            blanks.append(self._values.blank(leaves[n]))
+            leaves[n] = FinalImage(_detached(self._transform(image, row), image), self._values)
         for n in targets.masks:
             mask = mask_of(leaves[n], self._spec, name=names[n], size=sizes[0])
             mask = self._transform_mask(mask, rows[0])
             leaves[n] = mask[:, :, None] if mask.ndim == 2 else mask
         for n in targets.boxes:
             leaves[n] = transform_boxes(leaves[n], self._spec, row=rows[0], size=sizes[0])
-        return PendingRecord(targets.structure, leaves, targets.images, blanks)
-
-    def complete(self, pending: PendingRecord) -> Any:
-        """Return a single record, with the values of its images."""
-        leaves = list(pending.leaves)
-        for n, (shape, dtype) in zip(pending.images, pending.blanks, strict=True):
-            out = np.empty(shape, dtype)
-            self._values.write(leaves[n], out)
-            leaves[n] = out
-        return rebuild(pending.structure, leaves)
-
-    def collate(
-        self,
-        pending: Sequence[PendingRecord],
-        pad: Fill,
-        *,
-        place: str,
-        allocate: Allocate,
-        lengths: bool,
-    ) -> Any:
-        """Return one batch, and which axes varied.
-
-        Values are written into the memory of the batch: a copy afterwards took three times as long
-        as computing them.
-        """
-        first = pending[0]
-        if lengths or any(
-            one.structure != first.structure or one.blanks != first.blanks for one in pending
-        ):
-            records = [self.complete(one) for one in pending]
-            if lengths:
-                records = [(record, lengths_of(record)) for record in records]
-            batch, varied = collate(records, pad, place=place, allocate=allocate)
-        else:
-            batch, varied, arrays = collate_partly(
-                [one.leaves for one in pending],
-                dict(zip(first.images, first.blanks, strict=True)),
-                structure=first.structure,
-                pad=pad,
-                place=place,
-                allocate=allocate,
-            )
-            for n, array in arrays.items():
-                for out, one in zip(array, pending, strict=True):
-                    self._values.write(one.leaves[n], out)
-        return batch, varied
+        return rebuild(targets.structure, leaves)
 
     def _image(self, leaf: Any, name: str) -> Image:
         decode = self._spec.first(Decode)
@@ -201,6 +139,18 @@ class FinalValues:
         flat = out.reshape(high, -1)
         np.subtract(image.reshape(high, -1), constants[1], out=flat, dtype=np.float32)
         flat *= constants[2]
+
+
+class FinalImage(LateLeaf):
+    """An image before its final values, which may take four times as many bytes."""
+
+    def __init__(self, pixels: Image, values: FinalValues) -> None:
+        self.pixels, self._values = pixels, values
+        self.shape, self.dtype = values.blank(pixels)
+
+    def write(self, out: Image) -> None:
+        """Write the values."""
+        self._values.write(self.pixels, out)
 
 
 @cache

@@ -20,8 +20,10 @@ import numpy as np
 
 from fastfeed import augment
 from fastfeed.augment import Augment
+from fastfeed.augment.executor import Executor
 from fastfeed.augment.spec import EXECUTORS
 from fastfeed.benchmark import digits
+from fastfeed.core.collate import collate
 from fastfeed.core.worker import Worker, takes_worker
 from fastfeed.errors import MissingExtra, OptionError
 
@@ -213,18 +215,14 @@ def _photos(
     _opencv()
 
     def batches(worker: Worker) -> Iterator[Any]:
-        from fastfeed.augment.opencv import OpenCV
-
-        opencv, rng = OpenCV(spec, crowded=True), worker.rng
+        executor, rng = Executor(spec, crowded=True), worker.rng
         while True:
             begun = [
-                opencv.prepare(records[i], key)
+                executor.prepare(records[i], key)
                 for i, key in rng.integers(0, len(records), (batch_size, 2)).tolist()
             ]
-            made = [opencv.execute(record) for record in begun]
-            yield opencv.collate(
-                made, None, place="a batch", allocate=worker.allocate, lengths=False
-            )[0]
+            made = [executor.execute(record) for record in begun]
+            yield collate(made, None, place="a batch", allocate=worker.allocate)[0]
 
     feeds = {
         name: (records, {"augment": replace(spec, on=name), "shuffle": True, "seed": 0})

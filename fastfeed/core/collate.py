@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,22 @@ ALIGN = 64
 
 Blank = tuple[tuple[int, ...], "np.dtype[Any]"]  # shape and dtype of an array to allocate
 Allocate = Callable[[Sequence[Blank]], Sequence["np.ndarray[Any, Any]"]]
+
+
+class LateLeaf:
+    """A leaf of a record that is computed into the memory of its batch: a copy afterwards takes
+    three times as long as the computation.
+
+    Records of a leaf that is `ragged` may vary in shape: the rest of their rows has no meaning.
+    """
+
+    ragged: ClassVar[bool] = False
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def write(self, out: np.ndarray[Any, Any]) -> None:
+        """Write the values into the beginning of `out`, which has the dtype."""
+        raise NotImplementedError
 
 
 def aligned_arrays(blanks: Sequence[Blank]) -> list[np.ndarray[Any, Any]]:
@@ -65,8 +81,8 @@ def collate(
         columns.append(_column(column, pad, where=f"{path} of {place}", mixed=mixed))
     if all(c.shape is not None for c in columns):
         out = allocate([((len(rows), *(c.shape or ())), c.values[0].dtype) for c in columns])
-        arrays = [np.stack(c.values, out=blank) for c, blank in zip(columns, out, strict=True)]
-        return rebuild(structure, arrays), [(False,) * len(c.shape or ()) for c in columns]
+        arrays = [_filled(blank, c.values) for c, blank in zip(columns, out, strict=True)]
+        return rebuild(structure, arrays), [(c.ragged,) * len(c.shape or ()) for c in columns]
     stacked = [_stack(c, pad) for c in columns]
     return rebuild(structure, [array for array, _ in stacked]), [axes for _, axes in stacked]
 
@@ -221,6 +237,7 @@ class _Column(NamedTuple):
 
     values: Sequence[Any]
     shape: tuple[int, ...] | None
+    ragged: bool = False
 
 
 def _column(values: Sequence[Any], pad: Fill, *, where: str, mixed: bool) -> _Column:
@@ -233,6 +250,12 @@ def _column(values: Sequence[Any], pad: Fill, *, where: str, mixed: bool) -> _Co
                 "yield one type"
             )
         return _Column(values, None)
+    if isinstance(values[0], LateLeaf):
+        shapes = {v.shape for v in values}
+        if values[0].ragged or len(shapes) == 1:
+            largest = tuple(map(max, zip(*shapes, strict=True)))
+            return _Column(values, largest, values[0].ragged)
+        values = [_filled(np.empty((1, *v.shape), v.dtype), [v])[0] for v in values]
     arrays = [_record_array(v, where) for v in values]
     first = next((a for a in arrays if a.size), arrays[0])
     if all(a.dtype.kind == "S" for a in arrays):  # a record of an array has a width of its own
@@ -279,8 +302,20 @@ def _of_one_dtype(
     )
 
 
+def _filled(out: np.ndarray[Any, Any], values: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Write the values of a column, which fit, into `out`."""
+    if not isinstance(values[0], LateLeaf):
+        return np.stack(values, out=out)
+    for row, value in zip(out, values, strict=True):
+        value.write(row)
+    return out
+
+
 def _stack(column: _Column, pad: Fill) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
     values = column.values
+    if isinstance(values[0], LateLeaf):
+        out = aligned_empty((len(values), *(column.shape or ())), values[0].dtype)
+        return _filled(out, values), (column.ragged,) * (out.ndim - 1)
     # As objects: numpy's own S dtype would cut the zero bytes at the end of a record.
     if isinstance(values[0], (bytes, str)):
         out = np.empty(len(values), object)

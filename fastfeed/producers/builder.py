@@ -118,14 +118,14 @@ class BatchBuilder:
         self._executor: Executor | None = None
         # Imported on demand: it takes a quarter as long as all other imports.
         if options.augment is not None:
-            from fastfeed.augment.executor import executor_for
+            from fastfeed.augment.executor import Executor
             from fastfeed.augment.parameters import key_of
 
             self._key_of = key_of
             # True if producers compete with the training or with each other for cores.
             crowded = options.workers > 0 or options.threads > 1
             threads = options.workers == 0
-            self._executor = executor_for(options.augment, crowded=crowded, threads=threads)
+            self._executor = Executor(options.augment, crowded=crowded, threads=threads)
         alone = (options.transform, options.filter, options.collate, options.augment)
         self._gathers = not any(alone) and not options.lengths and not options.padded
         self._dtypes = None if options.packed else options.dtypes
@@ -268,11 +268,6 @@ class BatchBuilder:
     def _collate(
         self, records: list[Any], place: str, *, outlet: Outlet, lengths: bool
     ) -> tuple[Any, Any]:
-        if self._executor is not None:
-            collated: tuple[Any, Any] = self._executor.collate(
-                records, self._pad, place=place, allocate=outlet.allocate, lengths=lengths
-            )
-            return collated
         if self._own_collate is not None:
             return _called(place, self._own_collate, records), None
         if lengths:

@@ -12,38 +12,9 @@ from hypothesis import strategies as st
 pytest.importorskip("cv2")
 pytest.importorskip("nvidia.dali", reason="needs fastfeed[dali]")
 from fastfeed import augment as A
-from tests.augment.dalis import apart, by_dali, by_opencv
+from tests.augment.dalis import EACH, EXACT, ROUNDED, apart, by_dali, by_opencv
 from tests.augment.pictures import Image, images, jpeg, noise, photographs, png, smooth, turned
 
-ANY = A.Uniform(0, 1)
-# The greatest difference of one pixel, and the mean over an image, in levels of 0 to 255: draws and
-# geometry are the same, and the arithmetic differs. Each is for one operation; the sum bounds
-# several, except at sharp edges: a pixel on the edge of a warped image is either image or `fill`.
-EXACT, ROUNDED, WARPED, BLURRED, FLOATS = (0, 0), (1, 0.5), (3, 0.5), (2, 1), (1e-3, 1e-4)
-EACH: list[tuple[Any, tuple[float, float]]] = [
-    (A.Resize((50, 9)), ROUNDED),
-    (A.Resize((90, 9), antialias=True), ROUNDED),
-    (A.Resize(shorter=40), ROUNDED),
-    (A.RandomResizedCrop((40, 30)), ROUNDED),
-    (A.RandomResizedCrop(24, antialias=True), ROUNDED),
-    (A.Crop(30, ANY, ANY, fill=7), EXACT),
-    (A.Flip(0.5, 0.5), EXACT),
-    (A.Affine(A.Uniform(-360, 360), fill=9), WARPED),
-    (
-        A.Affine(A.Uniform(-90, 90), (ANY, ANY), A.LogUniform(0.3, 3), A.Uniform(-40, 40), p=0.8),
-        WARPED,
-    ),
-    (A.Brightness(A.Uniform(0, 2)), ROUNDED),
-    (A.Contrast(A.Uniform(0, 2)), ROUNDED),
-    (A.Saturation(A.Uniform(0, 2)), ROUNDED),
-    (A.Hue(A.Uniform(-180, 180)), ROUNDED),
-    (A.GaussianBlur(A.Uniform(0, 3), p=0.7), BLURRED),
-    (A.Erase(p=0.9, fill=5), EXACT),
-    (A.Normalize(120, 50.0), FLOATS),
-    (A.Cast("float32"), EXACT),
-    (A.Cast("float16"), EXACT),
-    (A.Layout("CHW"), EXACT),
-]
 KEYS = st.integers(0, 2**64 - 1)
 
 

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cv2")
 from fastfeed import augment as A
-from fastfeed.augment.opencv import OpenCV
-from fastfeed.core.collate import aligned_arrays
+from fastfeed.core.collate import aligned_arrays, collate
 from fastfeed.core.stats import StageRow
 from fastfeed.core.worker import Worker
 from fastfeed.options import FeedOptions
 from fastfeed.producers.builder import FETCH_GROUP, BatchBuilder
 from fastfeed.source import source_from
-from tests.augment.dalis import by_opencv
+from tests.augment.dalis import by_opencv, executed
 from tests.augment.pictures import bomb, images, noise, png
 
 
@@ -37,26 +36,23 @@ def test_a_batch_is_its_records(
     if pad is None:
         same = [np.roll(same[0], n) for n in range(len(same))]
     operations: list[Any] = [A.Flip(0.5), *([A.Normalize((1, 2, 3), 4.0)] if normal else [])]
-    executor = OpenCV(
-        A.Augment(
-            [*operations, *([A.Cast(dtype)] if dtype else []), A.Layout(order)], images="image"
-        )
+    spec = A.Augment(
+        [*operations, *([A.Cast(dtype)] if dtype else []), A.Layout(order)], images="image"
     )
-    pending = [
-        executor.execute(executor.prepare({"id": n, "image": image}, n))
-        for n, image in enumerate(same)
-    ]
+    records = [{"id": n, "image": image} for n, image in enumerate(same)]
+    made = [executed(spec, record, n) for n, record in enumerate(records)]
     asked: list[Any] = []
 
     def allocate(blanks: Any) -> Any:
         asked.extend(blanks)
         return aligned_arrays(blanks)
 
-    batch, varied = executor.collate(pending, pad, place="", allocate=allocate, lengths=False)
-    for n, one in enumerate(map(executor.complete, pending)):
+    batch, varied = collate(made, pad, place="", allocate=allocate)
+    for n, record in enumerate(records):
         assert batch["id"][n] == n
-        part = batch["image"][(n, *map(slice, one["image"].shape))]
-        np.testing.assert_array_equal(part, one["image"])
+        image = by_opencv(spec, record, n)["image"]
+        part = batch["image"][(n, *map(slice, image.shape))]
+        np.testing.assert_array_equal(part, image)
     assert varied[0] == () and len(varied[1]) == 3
     if len({image.shape for image in same}) == 1:
         assert [(batch[name].shape, batch[name].dtype) for name in ("id", "image")] == asked, (
@@ -115,11 +111,8 @@ def test_what_is_being_made_is_known_while_it_is_fetched_and_while_it_is_decoded
 
 
 def test_a_small_part_of_a_large_image_does_not_keep_the_rest() -> None:
-    def cropped(size: int) -> Any:
-        executor = OpenCV(A.Augment([A.Decode(), A.Crop(size)]))
-        part = executor.execute(executor.prepare(png(noise(40, 40)), 1)).leaves[0]
-        np.testing.assert_array_equal(part, by_opencv(A.Augment([A.Crop(size)]), noise(40, 40), 1))
-        return part
+    def kept(size: int) -> Any:
+        return executed(A.Augment([A.Decode(), A.Crop(size)]), png(noise(40, 40)), 1).pixels.base
 
-    assert cropped(4).base is None
-    assert cropped(39).base is not None, "which would cost more than it saves"
+    assert kept(4) is None
+    assert kept(39) is not None, "which would cost more than it saves"

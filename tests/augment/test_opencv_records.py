@@ -14,10 +14,10 @@ import cv2
 
 from fastfeed import augment as A
 from fastfeed.augment import image_records, opencv
+from fastfeed.augment.executor import Executor
 from fastfeed.augment.images import header_of
-from fastfeed.augment.opencv import OpenCV
 from fastfeed.errors import BadImage, SpecError
-from tests.augment.dalis import by_opencv
+from tests.augment.dalis import by_opencv, executed
 from tests.augment.pictures import (
     as_turned,
     bomb,
@@ -186,20 +186,20 @@ def test_pairs_are_drawn_alike_or_each_by_itself(key: int, own: bool) -> None:
 
 def test_a_record_keeps_its_structure_and_its_other_leaves() -> None:
     spec = A.Augment([A.Resize(2)], images=("pair", 1))
-    result = done(spec, {"id": 7, "pair": (b"name", noise(4, 4)), "class": [1.5, 2.5]})
+    result = executed(spec, {"id": 7, "pair": (b"name", noise(4, 4)), "class": [1.5, 2.5]}, 1)
     assert result["id"] == 7 and result["pair"][0] == b"name" and result["class"] == [1.5, 2.5]
     assert result["pair"][1].shape == (2, 2, 3)
     assert isinstance(done(A.Augment([A.Flip()], images=["left"]), Pair(noise(2, 2), 3)), Pair)
 
 
 def test_records_of_another_structure_are_looked_at_again() -> None:
-    executor = OpenCV(A.Augment([A.Resize(2)], images="image"))
+    executor = Executor(A.Augment([A.Resize(2)], images="image"))
     for record in (
         {"image": noise(4, 4)},
         {"id": 1, "image": noise(4, 4)},
         {"image": noise(4, 4), "id": 1},
     ):
-        result = executor.complete(executor.execute(executor.prepare(record, 1)))
+        result = executor.execute(executor.prepare(record, 1))
         assert result["image"].shape == (2, 2, 3) and set(result) == set(record)
 
 

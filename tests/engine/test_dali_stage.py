@@ -14,14 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed import augment as A
-from fastfeed.augment.packing import PackedBatch, Packer, SampleKind
+from fastfeed.augment.packing import PackedBatch, SampleKind
 from fastfeed.core.batch import Batch, infer
-from fastfeed.core.collate import aligned_arrays
+from fastfeed.core.collate import collate
 from fastfeed.core.stats import StageRow
 from fastfeed.engine.dali_stage import AHEAD, DaliQueue, DaliStage
 from fastfeed.engine.stage import Stage
 from fastfeed.errors import BadImage, FeedError, ProducerFailed
 from fastfeed.options import FeedOptions
+from tests.augment.dalis import executed
 
 SPEC = A.Augment([A.Flip(1.0)], on="dali-cpu")
 BAD = 255  # the first pixel of an image that no pipeline can do with
@@ -84,12 +85,9 @@ class Source(Stage):
         return {"taken": self._taken, "batches": 0, "records": 0}
 
     def batch(self, numbers: Sequence[int]) -> Batch:
-        packer = Packer(SPEC)
         records = [(np.full((2, 3, 1), n, np.uint8), n) for n in numbers]
-        made = [packer.prepare(record, 0, place=f"record {record[1]}") for record in records]
-        value, varied = packer.collate(
-            made, None, place="a test", allocate=aligned_arrays, lengths=False
-        )
+        made = [executed(SPEC, record, 0, place=f"record {record[1]}") for record in records]
+        value, varied = collate(made, None, place="a test")
         self.spec = self.spec or infer(value, ragged=True, varied=varied)
         checked: Batch = self.spec.check(value, "a test")
         self.leases.append(weakref.ref(checked.leaves[0]))

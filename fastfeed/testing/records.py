@@ -7,9 +7,9 @@ import os
 import select
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from fastfeed.testing.contract import SinkTraits
 
 Array = np.ndarray[Any, Any]
 BATCH_RECORDS = 4
-PADDING = -1
+PADDING = 255
 MAX_SHOWN = 8  # numbers in a text
 
 
@@ -44,18 +44,31 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class NumberedRecords:
-    """`count` records by index, with a leaf of each of `dtypes`."""
+    """`count` records by index, with a leaf of each of `dtypes`.
+
+    One leaf of `ragged` records has a varying length. The record `bad` cannot be read. Each batch
+    waits for a byte in the pipe `gate`, a path, for at most `limit_s`.
+    """
 
     count: int
     dtypes: Sequence[str] = ("int64",)
+    ragged: bool = False
+    bad: int | None = None
+    gate: str | None = None
+    limit_s: float = 0.0
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> Element:
+        if index == self.bad:
+            unreadable(index)
+        if self.gate is not None and index % BATCH_RECORDS == 0:
+            wait_for_permit(self.gate, self.limit_s)
         rng = np.random.default_rng(index)
         leaves = {dtype: _leaf(rng, dtype) for dtype in self.dtypes}
-        rest = [np.full((2,), index % 256, np.uint8), np.float32(-0.0)]
+        length = 1 + index % 5 if self.ragged else 2
+        rest = [np.full(length, index % 256, np.uint8), np.float32(-0.0)]
         return Element(np.int64(index), leaves, (np.float32(index / 7), rest))
 
 
@@ -79,96 +92,31 @@ class UnsizedRecords:
         return (self.records[index] for index in range(len(self.records)))
 
 
-@dataclass(frozen=True)
-class RaggedRecords:
-    """`count` records by index, with a varying number of values."""
-
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        return np.int64(index), np.full(1 + index % 5, index, np.int32)
-
-
-@dataclass(frozen=True)
-class FailingBatches:
-    """`good` batches by index, followed by one that cannot be made."""
-
-    good: int
-
-    def __len__(self) -> int:
-        return self.good + 2
-
-    def __getitem__(self, index: int) -> Any:
-        return unreadable(index) if index == self.good else (numbered(index),)
-
-
-def unreadable(index: int) -> Any:
+def unreadable(index: int) -> None:
     """Raise the error that the sink must pass on; its text must contain this function's name."""
-    raise SourceError(f"batch {index} cannot be read")
+    raise SourceError(f"record {index} cannot be read")
 
 
-def numbered(index: int) -> Array:
-    """Return a batch that is filled with its own number."""
-    return np.full((BATCH_RECORDS, 3), index, np.int32)
+@contextmanager
+def gate(path: str) -> Iterator[Callable[[int], object]]:
+    """Yield a function that permits so many more batches of records with this gate: a named pipe,
+    which threads and processes can open alike, and on which a wait needs no polling."""
+    os.mkfifo(path)
+    end = os.open(path, os.O_RDWR)
+    try:
+        yield lambda batches: os.write(end, b"." * batches)
+    finally:
+        os.close(end)
 
 
-@dataclass(frozen=True)
-class GatedBatches:
-    """`count` numbered batches by index; each is made once a ProductionGate permits it."""
-
-    count: int
-    folder: str
-    limit_s: float
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        permits = os.open(f"{self.folder}/permits", os.O_RDONLY | os.O_NONBLOCK)
-        made = os.open(f"{self.folder}/made", os.O_WRONLY | os.O_NONBLOCK)
-        try:
-            if not select.select([permits], [], [], self.limit_s)[0] or not os.read(permits, 1):
-                raise SourceError(f"no permit for batch {index} within {self.limit_s} s")
-            os.write(made, b".")
-        finally:
-            os.close(permits)
-            os.close(made)
-        return (numbered(index),)
-
-
-class ProductionGate:
-    """Permits GatedBatches one by one, and counts them.
-
-    It uses named pipes, which threads and processes can open alike, and on which a wait needs no
-    polling.
-    """
-
-    def __init__(self, folder: str, limit_s: float) -> None:
-        self._limit_s = limit_s
-        for name in ("permits", "made"):
-            os.mkfifo(Path(folder) / name)
-        self._permits, self._made = (
-            os.open(f"{folder}/{name}", os.O_RDWR) for name in ("permits", "made")
-        )
-
-    def permit(self, batches: int) -> None:
-        """Permit so many more batches."""
-        os.write(self._permits, b"." * batches)
-
-    def wait_made(self, batches: int) -> None:
-        """Wait until so many more batches are made; raise TimeoutError."""
-        for _ in range(batches):
-            if not select.select([self._made], [], [], self._limit_s)[0]:
-                raise TimeoutError(f"a permitted batch was not made within {self._limit_s} s")
-            os.read(self._made, 1)
-
-    def close(self) -> None:
-        """Close the pipes; no further batch is made."""
-        os.close(self._permits)
-        os.close(self._made)
+def wait_for_permit(path: str, limit_s: float) -> None:
+    """Wait until another batch is permitted. Raise SourceError after `limit_s` seconds."""
+    end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if not select.select([end], [], [], limit_s)[0] or not os.read(end, 1):
+            raise SourceError(f"no permit for a batch within {limit_s} s")
+    finally:
+        os.close(end)
 
 
 @dataclass(frozen=True)
@@ -186,11 +134,6 @@ class ReceivedElement:
         except (IndexError, TypeError, ValueError, OverflowError):
             return []
 
-    @property
-    def number(self) -> int:
-        """The number that fills a numbered batch, or -1."""
-        return self.ids[0] if len(set(self.ids)) == 1 else -1
-
     def same(self, other: ReceivedElement) -> bool:
         """Return True if both are equal bit for bit."""
         return self.structure == other.structure and all(map(_same_bits, self.leaves, other.leaves))
@@ -207,10 +150,7 @@ def received(element: Any, to_numpy: Callable[[Any], Any] | None) -> ReceivedEle
 def wrong_content(
     element: ReceivedElement, records: NumberedRecords, *, traits: SinkTraits
 ) -> dict[str, str]:
-    """Return what is wrong with an element of these records, by promise; "" for what is right.
-
-    The values are compared after a cast where the dtypes differ.
-    """
+    """Return what is wrong with an element of these records, by promise; "" for what is right."""
     ids = [i for i in element.ids if 0 <= i < len(records)]
     wanted = _expected(ids or range(BATCH_RECORDS), records, traits=traits)
     found = dict.fromkeys(("structure", "dtypes", "values"), "")
@@ -222,29 +162,29 @@ def wrong_content(
     by_path = dict(zip(paths_of(wanted.structure), wanted.leaves, strict=True))
     for path, leaf in zip(paths_of(element.structure), element.leaves, strict=True):
         want = by_path.get(path, leaf)
+        promise = "values"
         if _dtype(leaf) != _dtype(want):
-            differs = f"{path} has dtype {_dtype(leaf)} instead of {_dtype(want)}"
-            found["dtypes"] = found["dtypes"] or differs
-        if leaf.shape != want.shape:
-            differs = f"{path} has the shape {leaf.shape} instead of {want.shape}"
-        elif not _equal(leaf, want):
-            differs = f"{path} is\n{leaf}\ninstead of\n{want}"
+            promise, differs = "dtypes", f"has dtype {_dtype(leaf)} instead of {_dtype(want)}"
+        elif leaf.shape != want.shape:
+            differs = f"has the shape {leaf.shape} instead of {want.shape}"
+        elif not _same_bits(leaf, want):
+            differs = f"is\n{leaf}\ninstead of\n{want}"
         else:
             continue
-        found["values"] = found["values"] or differs
+        found[promise] = found[promise] or f"{path} {differs}"
     return found
 
 
-def wrong_padding(elements: Sequence[ReceivedElement]) -> str:
-    """Describe the first element of a RaggedRecords source with wrong or wrongly padded values."""
-    for number, element in enumerate(elements):
-        lengths = [1 + index % 5 for index in element.ids]
-        wanted = np.full((len(lengths), max(lengths, default=0)), PADDING, np.int32)
-        for row, index, length in zip(wanted, element.ids, lengths, strict=True):
-            row[:length] = index
-        if element.leaves[1].tolist() != wanted.tolist():
-            found = element.leaves[1]
-            return f"element {number} has the values\n{found}\ninstead of\n{wanted}"
+def wrong_ids(ids: Sequence[int], wanted: Iterable[int]) -> str:
+    """Describe the records that are missing, repeated or unknown, or the first one out of order."""
+    return wrong_count(ids, wanted) or wrong_order(ids)
+
+
+def wrong_order(ids: Sequence[int]) -> str:
+    """Describe the first record that came after a later one."""
+    for before, after in pairwise(dict.fromkeys(ids)):
+        if after < before:
+            return f"record {after} came after record {before}"
     return ""
 
 
@@ -263,14 +203,6 @@ def wrong_count(ids: Sequence[int], wanted: Iterable[int]) -> str:
     )
 
 
-def wrong_order(ids: Sequence[int]) -> str:
-    """Describe the first record that came after a later one."""
-    for before, after in pairwise(dict.fromkeys(ids)):
-        if after < before:
-            return f"record {after} came after record {before}"
-    return ""
-
-
 def shortened(numbers: Sequence[int]) -> str:
     """Return the first few numbers as text."""
     text = ", ".join(map(str, numbers[:MAX_SHOWN]))
@@ -285,10 +217,20 @@ def _expected(
     structure = structure_of(each[0])
     leaves = []
     for column in zip(*(leaves_of(structure, record) or [] for record in each), strict=True):
-        leaf = np.array(column, object if isinstance(column[0], bytes) else None)
+        leaf = _stacked(column)
         with np.errstate(all="ignore"):
             leaves.append(leaf.astype(traits.casts.get(str(leaf.dtype), leaf.dtype)))
     return ReceivedElement(_as_tuples(structure, traits), tuple(leaves))
+
+
+def _stacked(column: Sequence[Any]) -> Array:
+    """Return the leaf of a batch, padded if its records vary in length."""
+    if len({np.shape(value) for value in column}) == 1:
+        return np.array(column, object if isinstance(column[0], bytes) else None)
+    leaf = np.full((len(column), max(map(len, column))), PADDING, column[0].dtype)
+    for row, value in zip(leaf, column, strict=True):
+        row[: len(value)] = value
+    return leaf
 
 
 def _as_tuples(structure: Structure, traits: SinkTraits) -> Structure:
@@ -311,17 +253,6 @@ def _same_bits(one: Array, other: Array) -> bool:
     if _dtype(one) == "bytes":
         return bool(one.tolist() == other.tolist())
     return one.tobytes() == other.tobytes()
-
-
-def _equal(leaf: Array, want: Array) -> bool:
-    """Compare bit for bit, after a cast if the dtypes differ."""
-    try:
-        with np.errstate(all="ignore"):
-            return _same_bits(
-                leaf, want if _dtype(leaf) == _dtype(want) else want.astype(leaf.dtype)
-            )
-    except (TypeError, ValueError):
-        return False
 
 
 def _dtype(leaf: Array) -> str:

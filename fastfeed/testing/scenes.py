@@ -23,21 +23,18 @@ from fastfeed.testing.contract import Finding, SinkBroken, SinkTraits
 from fastfeed.testing.records import (
     BATCH_RECORDS,
     PADDING,
-    FailingBatches,
-    GatedBatches,
     NumberedRecords,
-    ProductionGate,
-    RaggedRecords,
     ReceivedElement,
     SourceError,
     UnsizedRecords,
+    gate,
     received,
     shortened,
     unreadable,
     wrong_content,
     wrong_count,
+    wrong_ids,
     wrong_order,
-    wrong_padding,
 )
 
 Open = Callable[[FeedRunner], Iterable[Any]]
@@ -49,7 +46,7 @@ RING_MEMORY = "200KB"
 KEPT_POSITIONS = (3, 40)  # elements of the first iteration that are kept through all others
 BREAK_AFTER = 3  # elements
 FEW_RECORDS = 64  # records of the scenes that need no more
-GOOD_BATCHES = 5  # batches before the one that cannot be made
+BAD_RECORD = 20  # the one that cannot be read
 FAST_BATCHES, SLOW_BATCHES, GATED_BATCHES = 6, 8, 40  # batches of the scene with a gate
 SCENE_THREAD = "check_sink"  # name of the thread of a scene
 CLEANUP_LIMIT_S = 3.0  # time limit for everything that ends by itself
@@ -76,7 +73,7 @@ def check_sink(
     batch. `to_numpy` converts an element to one whose leaves numpy.asarray accepts (`lambda batch:
     batch.cpu()`); None means that they are already. `options` are keywords for the runners of the
     battery, if the sink needs any. `processes` lists the numbers of worker processes to try, 0 for
-    producer threads. No scene takes longer than `limit_s` seconds: a hang is a broken promise,
+    producer threads. No promise takes longer than `limit_s` seconds: a hang is a broken promise,
     reported with the stack of every thread. The sink is opened and iterated in a thread of the
     battery.
 
@@ -90,9 +87,7 @@ def check_sink(
     trial = Trial(open, to_numpy, traits, limit_s, options)
     for count in processes:
         trial.use_processes(count)
-        battery = [iterations, errors, paced]
-        if not count:
-            battery += [shuffled] * traits.again + [epochs, unsized] + [padded] * traits.padded
+        battery = [iterations, errors, paced] if count else [iterations, errors, paced, sources]
         if not all(trial.play(scene) for scene in battery):
             break
     if trial.findings:
@@ -155,6 +150,7 @@ class Trial:
     options: Mapping[str, Any]  # of every runner
     processes: int = 0
     current: str = "structure"
+    deadline: float = 0.0
     checked: dict[str, None] = field(default_factory=dict)  # used as an ordered set
     findings: list[Finding] = field(default_factory=list)
     runners: list[FeedRunner] = field(default_factory=list)  # of the running scene
@@ -166,8 +162,8 @@ class Trial:
         self.processes = count
 
     def begin(self, promise: str) -> None:
-        """Set the promise that the scene checks now."""
-        self.current = promise
+        """Set the promise that the scene checks now, within the limit."""
+        self.current, self.deadline = promise, time.monotonic() + self.limit_s
 
     def unblock_with(self, unblock: Callable[[], None]) -> None:
         """Set what releases the producers that the scene blocks."""
@@ -188,8 +184,10 @@ class Trial:
                 raised.append(error)
 
         thread = threading.Thread(target=run, name=SCENE_THREAD, daemon=True)
+        self.begin(self.current)
         thread.start()
-        thread.join(self.limit_s)
+        while thread.is_alive() and (left_s := self.deadline - time.monotonic()) > 0:
+            thread.join(left_s)
         if thread.is_alive():
             hint = AHEAD_HINT if self.current == "fast consumer" else ""
             self.add_finding(
@@ -216,7 +214,8 @@ class Trial:
 
     def runner(self, source: Any, **options: Any) -> FeedRunner:
         """Return a runner with this trial's producers, for `with`."""
-        runner = FeedRunner(source, **{"processes": self.processes, **self.options, **options})
+        own = {"processes": self.processes, "batch_size": BATCH_RECORDS}
+        runner = FeedRunner(source, **{**own, **self.options, **options})
         self.runners.append(runner)
         return runner
 
@@ -260,7 +259,7 @@ def iterations(trial: Trial) -> None:
     last = BATCH_RECORDS // 2 if trial.traits.partial_batch else 0
     records = NumberedRecords(RECORDS + last, tuple(trial.traits.dtypes))
     every = range(len(records))
-    with trial.runner(records, batch_size=BATCH_RECORDS, memory=RING_MEMORY) as runner:
+    with trial.runner(records, memory=RING_MEMORY) as runner:
         sink = trial.open(runner)
         trial.begin("once")
         kept = _first_iteration(trial, sink, records=records)
@@ -268,7 +267,7 @@ def iterations(trial: Trial) -> None:
             trial.begin("early break")
             first = [n for e in trial.take(iter(sink), BREAK_AFTER) for n in e.ids]
             ids = first * trial.traits.goes_on + trial.ids(sink)
-            trial.judge("early break", wrong_count(ids, every), wrong_order(ids))
+            trial.judge("early break", wrong_ids(ids, every))
             trial.begin("second epoch")
             trial.judge("second epoch", wrong_count(trial.ids(sink), every))
         trial.begin("kept")
@@ -315,67 +314,53 @@ def _changed(before: ReceivedElement, after: ReceivedElement) -> str:
     )
 
 
-def shuffled(trial: Trial) -> None:
-    """Iterate twice over a shuffled source."""
-    trial.begin("second epoch")
-    source = NumberedRecords(FEW_RECORDS)
-    with trial.runner(source, batch_size=BATCH_RECORDS, shuffle=True, seed=0) as runner:
-        sink = trial.open(runner)
-        first, second = trial.ids(sink), trial.ids(sink)
-    same = "it has the same order as the first one" if first == second else ""
-    trial.judge("second epoch", wrong_count(second, range(FEW_RECORDS)), same)
-
-
-def epochs(trial: Trial) -> None:
-    """Iterate over two epochs."""
+def sources(trial: Trial) -> None:
+    """Iterate over sources of other kinds, and in other orders."""
+    few, every = NumberedRecords(FEW_RECORDS), range(FEW_RECORDS)
+    if trial.traits.again:
+        trial.begin("second epoch")
+        with trial.runner(few, shuffle=True, seed=0) as runner:
+            sink = trial.open(runner)
+            first, second = trial.ids(sink), trial.ids(sink)
+        same = "it has the same order as the first one" if first == second else ""
+        trial.judge("second epoch", wrong_count(second, every), same)
     trial.begin("epochs")
-    source = NumberedRecords(FEW_RECORDS)
-    with trial.runner(source, batch_size=BATCH_RECORDS, epochs=2) as runner:
+    with trial.runner(few, epochs=2) as runner:
         ids = trial.ids(trial.open(runner))
     halves = ids[:FEW_RECORDS], ids[FEW_RECORDS:]
-    counts = (wrong_count(half, range(FEW_RECORDS)) for half in halves)
-    trial.judge("epochs", *counts, *map(wrong_order, halves))
-
-
-def unsized(trial: Trial) -> None:
-    """Read a source of unknown length to its end, and once more if the sink supports it."""
+    trial.judge("epochs", *(wrong_ids(half, every) for half in halves))
     trial.begin("unknown length")
-    source = UnsizedRecords(NumberedRecords(FEW_RECORDS))
-    with trial.runner(source, records=True, batch_size=BATCH_RECORDS) as runner:
+    with trial.runner(UnsizedRecords(few), records=True) as runner:
         sink = trial.open(runner)
         for _ in range(1 + trial.traits.again):
-            ids = trial.ids(sink)
-            trial.judge("unknown length", wrong_count(ids, range(FEW_RECORDS)), wrong_order(ids))
-
-
-def padded(trial: Trial) -> None:
-    """Feed records of several lengths."""
-    trial.begin("padded")
-    with trial.runner(RaggedRecords(FEW_RECORDS), batch_size=BATCH_RECORDS, pad=PADDING) as runner:
-        elements = trial.take(trial.open(runner), MOST_ELEMENTS)
-    ids = [number for element in elements for number in element.ids]
-    wrong = wrong_count(ids, range(FEW_RECORDS)), wrong_order(ids), wrong_padding(elements)
-    trial.judge("padded", *wrong)
+            trial.judge("unknown length", wrong_ids(trial.ids(sink), every))
+    if trial.traits.padded:
+        trial.begin("padded")
+        ragged = NumberedRecords(FEW_RECORDS, ragged=True)
+        with trial.runner(ragged, pad=PADDING) as runner:
+            elements = trial.take(trial.open(runner), MOST_ELEMENTS)
+        ids = [number for element in elements for number in element.ids]
+        wrong = (wrong_content(e, ragged, traits=trial.traits)["values"] for e in elements)
+        trial.judge("padded", wrong_ids(ids, every), *wrong)
 
 
 def errors(trial: Trial) -> None:
-    """Feed a batch that cannot be made."""
+    """Feed a record that cannot be read."""
     trial.begin("errors")
     expected: tuple[type[BaseException], ...] = (ProducerError, *trial.traits.errors)
-    numbers: list[int] = []
-    wrong = ""
-    with trial.runner(FailingBatches(GOOD_BATCHES), records=False) as runner:
+    ids: list[int] = []
+    with trial.runner(NumberedRecords(2 * BAD_RECORD, bad=BAD_RECORD)) as runner:
         try:
             for element in trial.open(runner):
-                numbers.append(trial.copy(element).number)
-            wrong = f"the iteration ended after the elements {numbers} without an error"
+                ids += trial.copy(element).ids
+            wrong = f"the iteration ended after the record {ids[-1:]} without an error"
         except expected as error:
             wrong = _wrong_error(error)
-    trial.judge("errors", wrong, wrong_count(numbers, range(GOOD_BATCHES)))
+    trial.judge("errors", wrong, wrong_count(ids, range(BAD_RECORD)))
 
 
 def _wrong_error(error: BaseException) -> str:
-    for needed in (f"batch {GOOD_BATCHES} cannot be read", unreadable.__name__):
+    for needed in (f"record {BAD_RECORD} cannot be read", unreadable.__name__):
         if needed not in str(error):
             return (
                 f"the text of {type(error).__name__} lacks {needed!r} of the original traceback: "
@@ -389,65 +374,63 @@ def _wrong_error(error: BaseException) -> str:
 def paced(trial: Trial) -> None:
     """Iterate while the consumer waits for batches, then batches for it, then stop the runner."""
     trial.begin("fast consumer")
-    with tempfile.TemporaryDirectory() as folder:
-        gate = ProductionGate(folder, trial.limit_s)
-        trial.unblock_with(lambda: gate.permit(GATED_BATCHES))
+    with tempfile.TemporaryDirectory() as folder, gate(path := f"{folder}/permits") as permit:
+        trial.unblock_with(lambda: permit(GATED_BATCHES))
         # The scene's own limit expires first: a hang must not look like an error of the source.
-        source = GatedBatches(GATED_BATCHES, folder, 2 * trial.limit_s)
-        try:
-            with trial.runner(source, records=False) as runner:
-                gate.permit(1 + trial.traits.ahead)
-                try:
-                    _pace(trial, iter(trial.open(runner)), gate=gate, runner=runner)
-                finally:
-                    # no thread can be interrupted: stop() would wait for the producers that wait
-                    # here
-                    gate.permit(GATED_BATCHES)
-        finally:
-            trial.unblock_with(lambda: None)
-            gate.close()
+        records = NumberedRecords(
+            GATED_BATCHES * BATCH_RECORDS, gate=path, limit_s=2 * trial.limit_s
+        )
+        with trial.runner(records) as runner:
+            permit(1 + trial.traits.ahead)
+            try:
+                _pace(trial, iter(trial.open(runner)), permit=permit, runner=runner)
+            finally:
+                trial.unblock()  # stop() would wait for the producers that wait here
+                trial.unblock_with(lambda: None)
 
 
 def _pace(
-    trial: Trial, iterator: Iterator[Any], *, gate: ProductionGate, runner: FeedRunner
+    trial: Trial, iterator: Iterator[Any], *, permit: Callable[[int], object], runner: FeedRunner
 ) -> None:
     wrong = ""
     for number in range(FAST_BATCHES):
-        gate.permit(min(number, 1))
+        permit(min(number, 1))
         wrong = wrong or _wrong_next(trial, iterator, wanted=number)
     trial.judge("fast consumer", wrong)
     if wrong:  # the sink is at the wrong element, and a wait for the lost ones would never end
         return
     trial.begin("slow consumer")
-    gate.permit(SLOW_BATCHES)
+    permit(SLOW_BATCHES)
     element = next(iterator)
     before = trial.copy(element)
-    gate.wait_made(FAST_BATCHES + SLOW_BATCHES + trial.traits.ahead)
+    made = FAST_BATCHES + SLOW_BATCHES + trial.traits.ahead
+    until(lambda: runner.snapshot().produced.batches >= made, trial.limit_s)
     if not before.same(trial.copy(element)):
         wrong = "the element changed while it was held"
-    elif before.number != FAST_BATCHES:
-        wrong = f"element {before.number} came instead of {FAST_BATCHES}"
+    wrong = wrong or _wrong_batch(before, FAST_BATCHES)
     del element
     for number in range(FAST_BATCHES + 1, FAST_BATCHES + SLOW_BATCHES):
         wrong = wrong or _wrong_next(trial, iterator, wanted=number)
     trial.judge("slow consumer", wrong)
     if not wrong:
         trial.begin("stop")
-        trial.judge("stop", _wrong_stop(trial, iterator, gate=gate, runner=runner))
+        trial.judge("stop", _wrong_stop(trial, iterator, runner=runner))
 
 
 def _wrong_next(trial: Trial, iterator: Iterator[Any], *, wanted: int) -> str:
-    """Take an element; describe it if it is another one."""
+    """Take an element; describe it if it is another batch."""
     found = trial.take(iterator, 1)
-    if not found:
-        return f"the iteration ended before element {wanted}"
-    number = found[0].number
-    return "" if number == wanted else f"element {number} came instead of {wanted}"
+    return _wrong_batch(found[0], wanted) if found else f"the iteration ended before batch {wanted}"
 
 
-def _wrong_stop(
-    trial: Trial, iterator: Iterator[Any], *, gate: ProductionGate, runner: FeedRunner
-) -> str:
+def _wrong_batch(element: ReceivedElement, wanted: int) -> str:
+    ids = list(range(wanted * BATCH_RECORDS, (wanted + 1) * BATCH_RECORDS))
+    if element.ids == ids:
+        return ""
+    return f"the records {shortened(element.ids)} came instead of {shortened(ids)}"
+
+
+def _wrong_stop(trial: Trial, iterator: Iterator[Any], *, runner: FeedRunner) -> str:
     expected: tuple[type[BaseException], ...] = (FeedStopped, *trial.traits.errors)
     stopper = threading.Thread(target=runner.stop, name="check_sink stops")
     stopper.start()
@@ -460,6 +443,5 @@ def _wrong_stop(
     except StopIteration:
         return "the iteration ended without an error"
     finally:
-        # no thread can be interrupted: release the producers that still wait
-        gate.permit(GATED_BATCHES)
+        trial.unblock()  # no thread can be interrupted
         stopper.join(trial.limit_s)

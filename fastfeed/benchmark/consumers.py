@@ -45,7 +45,7 @@ def consumer_from(text: str) -> Consumer:
         from fastfeed.benchmark.cnn_keras import imported_keras
 
         imported_keras()
-        return Consumer(text, _keras_step if text == "mnist-keras" else _resnet_step, True)
+        return Consumer(text, partial(_keras_step, large=text == "resnet50"), True)
     if text == "none":
         return Consumer(text, lambda batch: lambda _: None)
     if kind == "sim" and rest:
@@ -183,17 +183,11 @@ def images_and_labels(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def _keras_step(batch: Any) -> Callable[[Any], Any]:
-    from fastfeed.benchmark.cnn_keras import model
+def _keras_step(batch: Any, *, large: bool) -> Callable[[Any], Any]:
+    """Return the training step of the small network, or of a ResNet-50."""
+    from fastfeed.benchmark.cnn_keras import model, resnet
 
     images, _ = images_and_labels(batch)
-    network = model(images.shape[1:], dtype=str(images.dtype))
-    return lambda pair: network.train_on_batch(*pair)
-
-
-def _resnet_step(batch: Any) -> Callable[[Any], Any]:
-    from fastfeed.benchmark.cnn_keras import resnet
-
-    images, _ = images_and_labels(batch)
-    network = resnet(images.shape[1:])
+    shape = images.shape[1:]
+    network = resnet(shape) if large else model(shape, dtype=str(images.dtype))
     return lambda pair: network.train_on_batch(*pair)

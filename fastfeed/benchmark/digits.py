@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
 TEST_RECORDS = 297
 MADE_UP_RECORDS = 2000
 FETCH = 'python -c "from keras.datasets import mnist; mnist.load_data()"'
-READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile)
+# of numpy, for a damaged file, one without these arrays, and a single array
+READ_ERRORS = (OSError, ValueError, EOFError, LookupError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,9 @@ def made_up() -> Digits:
 def _named(path: Path) -> Path:
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
-        there = f"the folder {path} holds no {FILE}" if path.is_dir() else f"{path} does not exist"
         raise OptionError(
-            f"a file with MNIST was needed (Keras's {FILE}), but {there}; "
-            f"name the file or its folder as path=, or no path to use what this machine has"
+            f"a file with MNIST was needed (Keras's {FILE}), and {file} does not exist; name the "
+            "file or its folder as path=, or no path to use what this machine has"
         )
     return file
 
@@ -84,13 +83,12 @@ def _usual_places() -> list[Path]:
 
 
 def _read(file: Path) -> Digits:
-    arrays = _arrays(file)
-    missing = [key for key in ARRAY_NAMES if key not in arrays]
-    if missing:
-        raise _unfit(
-            file, f"it lacks {', '.join(missing)} and has {', '.join(arrays) or 'nothing'}"
-        )
-    x_train, y_train, x_test, y_test = (arrays[key] for key in ARRAY_NAMES)
+    try:
+        with file.open("rb") as opened:  # np.load leaves a broken file open that it opened itself
+            content: Any = np.load(opened)
+            x_train, y_train, x_test, y_test = (content[name] for name in ARRAY_NAMES)
+    except READ_ERRORS as error:
+        raise _unfit(file, f"it cannot be read as an .npz file with them ({error})") from error
     for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
         if (
             y.ndim != 1
@@ -101,19 +99,6 @@ def _read(file: Path) -> Digits:
             raise _unfit(file, f"x_{part} is {x.dtype} {x.shape} and y_{part} {y.dtype} {y.shape}")
     origin = f"MNIST from {file}: {len(x_train)} digits to train on, {len(x_test)} to test with."
     return Digits(x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64), origin)
-
-
-def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with file.open("rb") as opened:  # np.load leaves a broken file open that it opened itself
-            content = np.load(opened)
-            return (
-                dict(content)
-                if isinstance(content, Mapping)
-                else {"one array without a name": content}
-            )
-    except READ_ERRORS as error:
-        raise _unfit(file, f"it cannot be read as an .npz file ({error})") from error
 
 
 def _unfit(file: Path, there: str) -> OptionError:

@@ -154,7 +154,7 @@ class Trial:
     checked: dict[str, None] = field(default_factory=dict)  # used as an ordered set
     findings: list[Finding] = field(default_factory=list)
     runners: list[FeedRunner] = field(default_factory=list)  # of the running scene
-    unblock: Callable[[], None] = lambda: None  # releases producers that the scene blocks
+    unblock: Callable[[], object] = lambda: None  # releases producers that the scene blocks
     error: BaseException | None = None  # an unexpected exception
 
     def use_processes(self, count: int) -> None:
@@ -165,7 +165,7 @@ class Trial:
         """Set the promise that the scene checks now, within the limit."""
         self.current, self.deadline = promise, time.monotonic() + self.limit_s
 
-    def unblock_with(self, unblock: Callable[[], None]) -> None:
+    def unblock_with(self, unblock: Callable[[], object]) -> None:
         """Set what releases the producers that the scene blocks."""
         self.unblock = unblock
 

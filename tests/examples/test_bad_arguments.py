@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
+from tests.examples.conftest import Run
+
 # The runs of several examples in one interpreter: most of what a run takes is an import.
 IN_TURN = """
 import os, runpy, shlex, sys
 folder, *runs = sys.argv[1:]
-sys.path.insert(0, folder)
 for run in runs:
     sys.argv = words = shlex.split(run)
     sys.argv = [os.path.join(folder, words[0]), *words[1:]]
@@ -30,6 +26,7 @@ for run in runs:
 CASES = {
     "": [
         ("resume.py --threads 0", "threads must be an integer >= 1, got 0"),
+        ("resume.py --crash 70", "must be a step from 0 to 69"),
         ("resume.py --processes x", "argument --processes: invalid int value: 'x'"),
         ("remote_ray.py --producers 0", "producers of Remote must be an integer >= 1"),
         ("remote_ray.py --remote nowhere", "got 'nowhere'"),
@@ -73,22 +70,12 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("needs", CASES)
-def test_one_line_says_what_is_wrong(needs: str, tmp_path: Path) -> None:
+def test_one_line_says_what_is_wrong(needs: str, run: Run, tmp_path: Path) -> None:
     if needs:
         pytest.importorskip("tensorflow" if needs == "keras" else needs)
-    kept = {k: v for k, v in os.environ.items() if k not in ("FASTFEED_DATA", "RANK")}
-    changed = {"KERAS_HOME": str(tmp_path / "keras"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     runs, texts = zip(*CASES[needs], strict=True)
-    done = subprocess.run(
-        [sys.executable, "-c", IN_TURN, str(EXAMPLES), *runs],
-        env={**kept, **changed, "PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
-    assert done.returncode == 0, done.stderr
-    found = done.stderr.split("run\n")[1:]
+    _, errors = run("", *runs, by=("-c", IN_TURN), folder=tmp_path)
+    found = errors.split("run\n")[1:]
     for run, text, said in zip(runs, texts, found, strict=True):
         *_, answer, code = said.splitlines()
         assert text in answer and code in ("code 1", "code 2"), (run, said)

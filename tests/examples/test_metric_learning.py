@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples.conftest import EXAMPLES, ROOT, Run
+
 cv2 = pytest.importorskip("cv2")
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -45,31 +43,18 @@ def write_classes(folder: Path, *, classes: int = 12) -> None:
             assert cv2.imwrite(str(own / f"{photo}.png"), pixels)
 
 
-def run(*options: str, folder: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
-    kept = {key: value for key, value in os.environ.items() if key != "FASTFEED_DATA"}
-    return subprocess.run(
-        [sys.executable, str(EXAMPLES / "metric_learning.py"), *options, "--quick"],
-        env={**kept, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=folder,
-    )
-
-
 @pytest.mark.slow
-def test_digits_that_were_never_seen_are_found(tmp_path: Path) -> None:
+def test_digits_that_were_never_seen_are_found(tmp_path: Path, run: Run) -> None:
     for module in ("tensorflow", "sklearn", "matplotlib"):
         pytest.importorskip(module)
-    done = run(folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "held out: 6, 7, 8, 9 (714 images of 4 classes)" in done.stdout
-    assert re.search(r"source alone: \d+ pairs/s; a step takes .*: batches of \d+", done.stdout)
-    found = re.search(r"batches of 4 pairs: top-1 (\d\.\d+), top-5 1\.000", done.stdout)
-    assert found is not None, done.stdout
+    out, _ = run("metric_learning.py", "--quick", folder=tmp_path)
+    assert "held out: 6, 7, 8, 9 (714 images of 4 classes)" in out
+    assert re.search(r"source alone: \d+ pairs/s; a step takes .*: batches of \d+", out)
+    found = re.search(r"batches of 4 pairs: top-1 (\d\.\d+), top-5 1\.000", out)
+    assert found is not None, out
     assert float(found[1]) > 0.6, "guessing gives 0.25"
     for where in ("shop to shop", "street to shop"):
-        rates = re.search(rf"{where}: \d+ queries .* recall@1 (\S+), recall@5 (\S+)", done.stdout)
+        rates = re.search(rf"{where}: \d+ queries .* recall@1 (\S+), recall@5 (\S+)", out)
         assert rates is not None
         assert float(rates[1]) > 0.6
     for name in ("neighbours.png", "training.png"):
@@ -77,7 +62,7 @@ def test_digits_that_were_never_seen_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_with_damaged_files_and_lonely_images(tmp_path: Path) -> None:
+def test_a_folder_with_damaged_files_and_lonely_images(tmp_path: Path, run: Run) -> None:
     for module in ("tensorflow", "matplotlib"):
         pytest.importorskip(module)
     write_classes(data := tmp_path / "photos")
@@ -85,14 +70,14 @@ def test_a_folder_with_damaged_files_and_lonely_images(tmp_path: Path) -> None:
     (data / "item02" / "empty.png").write_bytes(b"")
     (data / "lonely").mkdir()
     (data / "lonely" / "0.png").write_bytes((data / "item00" / "0.png").read_bytes())
-    done = run("--data", str(data), "--batch", "4", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    options = ("--data", str(data), "--batch", "4", "--quick")
+    out, _ = run("metric_learning.py", *options, folder=tmp_path)
     first = "left out: 2 unreadable images: item01/damaged.jpg, item02/empty.png\n"
-    assert first in done.stdout
-    assert "left out: 1 classes of one image: lonely" in done.stdout
-    assert "32 images of 8 classes to train on; held out: item08" in done.stdout
-    assert "trained on 2000 pairs in batches of 4" in done.stdout
-    assert re.search(r"memory of the training process: \d+\.\d GB", done.stdout)
+    assert first in out
+    assert "left out: 1 classes of one image: lonely" in out
+    assert "32 images of 8 classes to train on; held out: item08" in out
+    assert "trained on 2000 pairs in batches of 4" in out
+    assert re.search(r"memory of the training process: \d+\.\d GB", out)
 
 
 def test_what_can_be_read_is_kept(

@@ -34,19 +34,14 @@ def needed(framework: str) -> Any:
     return found
 
 
+def keeps(sink: Any, *but: str, **options: Any) -> None:
+    """Assert that every promise `but` some was checked, and is kept."""
+    assert set(check_sink(sink, **options)) == EVERY - set(but)
+
+
 def test_the_plain_loop() -> None:
-    assert (
-        set(
-            check_sink(
-                iter_of, traits=SinkTraits(goes_on=True, dtypes=(*SinkTraits.dtypes, "bytes"))
-            )
-        )
-        == EVERY
-    )
-
-
-def iter_of(runner: FeedRunner) -> Any:
-    return runner
+    traits = SinkTraits(goes_on=True, dtypes=(*SinkTraits.dtypes, "bytes"))
+    keeps(lambda runner: runner, traits=traits)
 
 
 class Blocks:
@@ -67,15 +62,11 @@ class Blocks:
 
 
 def test_blocks() -> None:
-    assert set(check_sink(Blocks, traits=SinkTraits(goes_on=True))) == EVERY
+    keeps(Blocks, traits=SinkTraits(goes_on=True))
 
 
 def test_one_iterator_is_a_sink_too() -> None:
-    traits = SinkTraits(again=False)
-    assert set(check_sink(iter, traits=traits, processes=(0,))) == EVERY - {
-        "early break",
-        "second epoch",
-    }
+    keeps(iter, "early break", "second epoch", traits=SinkTraits(again=False), processes=(0,))
 
 
 @pytest.mark.slow
@@ -86,7 +77,7 @@ def test_prefetch_to_device(put: Any) -> None:
     def back(element: Any) -> Any:
         return element.batch if isinstance(element, Copied) else element
 
-    assert set(check_sink(lambda runner: runner.prefetch_to_device(put), to_numpy=back)) == EVERY
+    keeps(lambda runner: runner.prefetch_to_device(put), to_numpy=back)
 
 
 class Copied:
@@ -98,7 +89,7 @@ class Copied:
 
 def test_torch() -> None:
     needed("torch")
-    assert set(check_sink(lambda runner: runner.torch())) == EVERY
+    keeps(lambda runner: runner.torch())
 
 
 def same(batch: Any) -> Any:
@@ -108,21 +99,14 @@ def same(batch: Any) -> Any:
 
 def test_torch_under_a_dataloader() -> None:
     data = needed("torch.utils.data")
-    loaded = lambda runner: data.DataLoader(runner.torch(), batch_size=None, collate_fn=same)  # noqa: E731
-    assert set(check_sink(loaded, processes=(0,))) == EVERY
+    options = {"batch_size": None, "collate_fn": same}
+    keeps(lambda runner: data.DataLoader(runner.torch(), **options), processes=(0,))
 
 
 @pytest.mark.filterwarnings("ignore:JAX casts:fastfeed.FeedWarning")
 def test_jax() -> None:
     needed("jax")
-    assert (
-        set(
-            check_sink(
-                lambda runner: runner.jax(), traits=SinkTraits(casts={"int64": "int32"}, ahead=1)
-            )
-        )
-        == EVERY
-    )
+    keeps(lambda runner: runner.jax(), traits=SinkTraits(casts={"int64": "int32"}, ahead=1))
 
 
 class Iterated:
@@ -156,14 +140,14 @@ def test_keras(sink: Any, ahead: int) -> None:
         pytest.skip("runner.keras() needs Keras 3.3")
     needed("tensorflow")
     traits = SinkTraits(lists_become_tuples=True, ahead=ahead)
-    assert set(check_sink(sink, traits=traits)) == EVERY
+    keeps(sink, traits=traits)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_dataset(prefetch: int) -> None:
     needed("tensorflow")
     traits = SinkTraits(lists_become_tuples=True, dtypes=(*SinkTraits.dtypes, "bytes"))
-    assert set(check_sink(lambda runner: runner.dataset(prefetch=prefetch), traits=traits)) == EVERY
+    keeps(lambda runner: runner.dataset(prefetch=prefetch), traits=traits)
 
 
 class InSession:
@@ -194,8 +178,7 @@ def test_a_session() -> None:
     traits = SinkTraits(again=False, dtypes=(*SinkTraits.dtypes, "bytes"))
     # the defaults of loops, which sessions must request
     options = {"shuffle": False, "epochs": 1}
-    every = EVERY - {"early break", "second epoch"}
-    assert set(check_sink(InSession, traits=traits, options=options)) == every
+    keeps(InSession, "early break", "second epoch", traits=traits, options=options)
 
 
 class Whatever:
@@ -236,7 +219,7 @@ TRAITS = SinkTraits(
 
 
 def test_a_sink_that_says_what_it_does_otherwise() -> None:
-    assert set(check_sink(Whatever, traits=TRAITS, processes=(0,))) == EVERY
+    keeps(Whatever, traits=TRAITS, processes=(0,))
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,16 @@
-"""Runs every example as a program and compares its output."""
+"""The two trainings on digits, as programs, and their network."""
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
+from tests.examples.conftest import ROOT, Run
+
 TRAININGS = ["mnist_session.py", "mnist_keras.py"]
 SHARED = [Path(os.environ.get("FASTFEED_DATA") or ROOT), ROOT.parent / "shared" / "data"]
 MNIST = next((str(folder) for folder in SHARED if (folder / "mnist.npz").is_file()), None)
@@ -29,31 +27,6 @@ for run in runs:
 pytest.importorskip("tensorflow")
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """A machine without MNIST, where every warning of an example's own is an error."""
-    kept = {key: value for key, value in os.environ.items() if key != "FASTFEED_DATA"}
-    changed = {
-        "KERAS_HOME": str(tmp_path / "keras"),
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
-    return {**kept, **changed, "PYTHONWARNINGS": "error:::__main__"}
-
-
-def run(
-    environment: dict[str, str], *command: str, code: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """`code` runs the example; without it, Python does."""
-    program = [
-        sys.executable,
-        *(("-c", code) if code else ()),
-        str(EXAMPLES / command[0]),
-        *command[1:],
-    ]
-    return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=200)
-
-
 def accuracies(out: str) -> list[float]:
     """The test accuracy of every epoch that was printed, in order."""
     rates = r"(?:\d+|nan) steps/s, waited for input (?:\d+\.\d|nan)% of the time"
@@ -65,7 +38,7 @@ def accuracies(out: str) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("example", TRAININGS)
 def test_small_digits_and_a_file_that_is_named_and_the_real_mnist_where_it_is(
-    example: str, environment: dict[str, str], tmp_path: Path
+    example: str, run: Run, tmp_path: Path
 ) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("tensorboard")
@@ -79,14 +52,12 @@ def test_small_digits_and_a_file_that_is_named_and_the_real_mnist_where_it_is(
     )
     small = f"--epochs 2 --threads 3 --batch-size 64 --logdir {tmp_path / 'log'}"
     real = [f"--data {Path(MNIST) / 'mnist.npz'} --steps 300 --threads 2"] if MNIST else []
-    done = run(
-        environment, example, small, f"--data {own} --steps 3 --threads 2", *real, code=IN_TURN
-    )
-    assert done.returncode == 0, done.stderr
-    first, named, second = done.stdout.partition(f"{own}: 200 digits to train on, 30 to test with")
+    in_turn = (small, f"--data {own} --steps 3 --threads 2", *real)
+    out, errors = run(example, *in_turn, by=("-c", IN_TURN))
+    first, named, second = out.partition(f"{own}: 200 digits to train on, 30 to test with")
     assert "scikit-learn's small digits" in first
     assert len(accuracies(first)) == 2
-    assert f"{1500 // 64 if 'session' in example else -(-1500 // 64)}/" in done.stderr, (
+    assert f"{1500 // 64 if 'session' in example else -(-1500 // 64)}/" in errors, (
         "all steps of an epoch"
     )
     (events,) = (tmp_path / "log").glob("events.out.tfevents.*")
@@ -98,32 +69,10 @@ def test_small_digits_and_a_file_that_is_named_and_the_real_mnist_where_it_is(
     assert named
     second, many, third = second.partition("60000 digits to train on")
     assert accuracies(second) == [0.1], "black images look all the same: one class in ten"
-    assert "3/3" in done.stderr
+    assert "3/3" in errors
     if MNIST:
         assert many
         assert accuracies(third)[0] > 0.2, "300 steps give about 0.5, guessing gives 0.1"
-
-
-@pytest.mark.parametrize(
-    "options", [(), ("--crash", "0"), ("--crash", "69", "--processes", "2")], ids=str
-)
-def test_a_training_that_crashed_goes_on_with_the_very_same_stream(
-    options: tuple[str, ...], environment: dict[str, str]
-) -> None:
-    done = run(environment, "resume.py", *options)
-    crash = int(options[1]) if options else 37
-    assert done.stdout.splitlines() == [
-        f"crashed at step {crash}",
-        f"went on at step {crash // 10 * 10}: {70 - crash // 10 * 10} steps were left",
-        "the stream is the very same: True",
-        "and so is the model: True",
-    ], done.stderr
-
-
-def test_a_crash_that_never_comes_is_refused(environment: dict[str, str]) -> None:
-    done = run(environment, "resume.py", "--crash", "70")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "must be a step from 0 to 69" in done.stderr
 
 
 def test_both_train_the_same_network() -> None:

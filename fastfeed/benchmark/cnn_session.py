@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastfeed.benchmark.cnn_keras import FILTERS, HIDDEN, MOMENTUM
-from fastfeed.errors import MissingExtra, SpecError
+from fastfeed.errors import MissingExtra
 
 try:
     import tensorflow as tf
@@ -49,8 +49,7 @@ def logits(images: Any, *, training: bool, classes: int = 10, reuse: Any = None)
 
     uint8 becomes 0..1 on the device, so that batches stay small on their way; every other dtype
     keeps its values. `training` normalises by the batch and adds the updates of the moving averages
-    to UPDATE_OPS. `reuse` is that of `tf.compat.v1.variable_scope`. Raise SpecError for a shape
-    that the network cannot take.
+    to UPDATE_OPS. `reuse` is that of `tf.compat.v1.variable_scope`.
     """
     with tf1.variable_scope("cnn", reuse=reuse):
         x = _pixels(images)
@@ -91,16 +90,8 @@ def evaluation(images: Any, labels: Any, *, classes: int = 10) -> Evaluation:
 def _pixels(images: Any) -> Any:
     """Return (B, H, W, C) float32."""
     x = tf.convert_to_tensor(images)
-    shape = x.shape.as_list() if x.shape.rank is not None else []
-    if len(shape) not in (3, 4) or None in shape[1:] or min(shape[1:3]) < 8:
-        raise SpecError(
-            "images of shape (batch, height, width) or (batch, height, width, channels) were "
-            "needed, all but the batch known and at least 8 x 8 pixels, but the tensor's shape is "
-            f"{x.shape}; reshape it, or call set_shape"
-        )
-    scale = 1 / 255 if x.dtype == tf.uint8 else 1.0
-    x = tf.cast(x, tf.float32) * scale
-    return x if len(shape) == 4 else tf.expand_dims(x, -1)
+    x = tf.cast(x, tf.float32) * (1 / 255 if x.dtype == tf.uint8 else 1.0)
+    return x if x.shape.rank == 4 else tf.expand_dims(x, -1)
 
 
 def _normalised(x: Any, *, training: bool) -> Any:

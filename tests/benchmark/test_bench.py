@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import cloudpickle
@@ -33,33 +35,29 @@ def quiet(text: str, share: float) -> None:
     assert 0 <= share <= 1, text
 
 
+def counts_from(text: str) -> object:
+    return parse_counts(text, "--threads", least=1, such_as="1,4,8")
+
+
+MISTAKES = {
+    consumer_from: (["", "sim", "sim:x", "gpu"], "must be|write"),
+    counts_from: (["", "0", "1,x", "-1"], "--threads .* >= 1, such as 1,4,8"),
+    partial(workload_from, batch_size=4): (
+        ["", "sleep", "sleep:fast", "nothing:50ms", "photos:/not/here", "json:nothing", "math:pi"],
+        "must be|write",
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "sleep",
-        "sleep:fast",
-        "nothing:50ms",
-        "photos:/does/not/exist",
-        "json:nothing",
-        "math:pi",
-    ],
+    ("parse", "text", "told"),
+    [(parse, text, told) for parse, (texts, told) in MISTAKES.items() for text in texts],
 )
-def test_a_workload_that_does_not_exist_is_refused_with_what_there_is(text: str) -> None:
-    with pytest.raises(OptionError, match="must be|write"):
-        workload_from(text, batch_size=4)
-
-
-@pytest.mark.parametrize("text", ["", "sim", "sim:x", "gpu"])
-def test_a_consumer_that_does_not_exist_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="must be|write"):
-        consumer_from(text)
-
-
-@pytest.mark.parametrize("text", ["", "0", "1,x", "-1"])
-def test_thread_counts_are_positive_numbers(text: str) -> None:
-    with pytest.raises(OptionError, match="--threads .* >= 1, such as 1,4,8"):
-        parse_counts(text, "--threads", least=1, such_as="1,4,8")
+def test_what_does_not_exist_is_refused_with_what_there_is(
+    parse: Callable[[str], object], text: str, told: str
+) -> None:
+    with pytest.raises(OptionError, match=told):
+        parse(text)
 
 
 def test_times_and_counts_are_read() -> None:

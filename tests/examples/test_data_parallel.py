@@ -18,7 +18,7 @@ from local_cluster import LocalCluster, free_addresses
 if __name__ == "__main__":
     args, addresses = data_parallel.options(), free_addresses(3)
     _, results = multiprocessing.get_context("spawn").Pipe(duplex=False)
-    with LocalCluster(limit_s=120) as cluster:
+    with LocalCluster(limit_s=500) as cluster:
         for rank, known in enumerate((addresses[:2], addresses, addresses)):
             cluster.start(f"rank {rank}", data_parallel.rank, rank, known, args, results)
         cluster.wait()

@@ -25,7 +25,7 @@ from fastfeed.errors import BadImage, OptionError, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.writer import Stopped
-from fastfeed.source import FILTERED, Arrays, Source
+from fastfeed.source import FILTERED, Arrays, ItemReader
 
 if TYPE_CHECKING:
     from fastfeed.augment.executor import Executor
@@ -99,9 +99,9 @@ class BatchBuilder:
     """Builder of checked batches. The first batch, of any producer, fixes the spec for all."""
 
     def __init__(
-        self, source: Source, options: FeedOptions, *, generators: Generators | None = None
+        self, reader: ItemReader, options: FeedOptions, *, generators: Generators | None = None
     ) -> None:
-        self._source = source
+        self._reader = reader
         self._filter, self._own_collate = options.filter, options.collate
         self._transform = _UserFunction(options.transform) if options.transform else None
         self._batch_transform = (
@@ -110,7 +110,7 @@ class BatchBuilder:
         self._takes_worker = self._transform is not None and self._transform.takes_worker
         self._generators = generators
         self._rank = options.place[0]
-        plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN_TYPES)
+        plain = not reader.indexed or isinstance(reader.data, PLAIN_TYPES)
         # Single items run code of the user's. Seeding for each item takes 10 us.
         self._seeds_items = self._takes_worker or (
             generators is not None and not (plain and options.transform is None)
@@ -159,10 +159,10 @@ class BatchBuilder:
         """Return the batch, or None if it has no records. `at` is the item's ticket or epoch, and
         its number in the epoch."""
         varied = None
-        if self._source.records:
+        if self._reader.records:
             # What a batch_transform returns has memory of its own.
             allocate = outlet.allocate if self._batch_transform is None else aligned_arrays
-            value = self._source.gather(payload, allocate) if self._gathers else None
+            value = self._reader.gather(payload, allocate) if self._gathers else None
             if value is None:
                 records = self._build_records(payload, place, outlet=outlet, worker=worker, at=at)
                 if not records:
@@ -175,8 +175,8 @@ class BatchBuilder:
                 if self._seeds_items
                 else worker
             )
-            name = f"item {payload}" if self._source.indexed else place
-            value = _called(name, self._read, self._source.fetch, payload, worker=own)
+            name = f"item {payload}" if self._reader.indexed else place
+            value = _called(name, self._read, self._reader.fetch, payload, worker=own)
             if value is FILTERED:
                 return None
             if self._executor is not None:
@@ -212,9 +212,9 @@ class BatchBuilder:
                     else worker
                 )
                 try:
-                    number = part if self._source.indexed else position
+                    number = part if self._reader.indexed else position
                     name = f"record {number} of {place}"
-                    fetch = self._source.fetch if ready is None else ready.__getitem__
+                    fetch = self._reader.fetch if ready is None else ready.__getitem__
                     key = part if ready is None else position
                     item = _called(name, self._read, fetch, key, worker=own)
                     if item is FILTERED:
@@ -290,7 +290,7 @@ class BatchBuilder:
         """Return the key of the random draws for a part of an item. It does not depend on the
         producer if the source has one order. `position` is None for an item that is a whole batch.
         """
-        own = self._source.draw_key(part, number=number, position=position or 0)
+        own = self._reader.draw_key(part, number=number, position=position or 0)
         if own is None:
             own = (
                 self._rank * worker.count + worker.index,
@@ -302,7 +302,7 @@ class BatchBuilder:
     def _seeded_worker(self, worker: Worker, part: Any, *, number: int, position: int) -> Worker:
         """Return a worker whose `rng` belongs to this part; seed the process's own generators for
         it, too."""
-        key = self._source.draw_key(part, number=number, position=position)
+        key = self._reader.draw_key(part, number=number, position=position)
         if key is None:
             return worker
         if self._generators is not None:
@@ -313,7 +313,7 @@ class BatchBuilder:
         """Return all items of a payload, or None where they come one by one."""
         if self._generators is not None and self._seeds_items:
             self._seeded_worker(worker, payload[0], number=number, position=0)
-        return self._source.fetch_all(payload)
+        return self._reader.fetch_all(payload)
 
     def _read(self, fetch: Callable[[Any], Any], part: Any, *, worker: Worker) -> Any:
         """Return the item, or FILTERED."""
@@ -325,7 +325,7 @@ class BatchBuilder:
     def _transformed(self, batch: Any, place: str, *, worker: Worker, number: int) -> Any:
         """Return what batch_transform makes of a batch. In a source of one order its draws depend
         on the number of the batch; no record has a key of that length."""
-        if self._source.draw_key(0, number=number, position=0) is not None:
+        if self._reader.draw_key(0, number=number, position=0) is not None:
             key = (self._rank, number, 0)
             if self._generators is not None:
                 self._generators.seed((worker.seed, worker.epoch, *key))

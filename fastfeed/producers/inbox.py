@@ -132,20 +132,13 @@ class Inbox(EpochPermit):
 
 
 class InboxSource:
-    """The worker's half of an ordered source: order and payloads come through the inbox, and
-    `source` fetches the items."""
+    """The worker's half of an ordered source: order and payloads come through the inbox."""
 
     ordered = True
     repeatable = True
-    shipped = None
 
-    def __init__(self, source: ItemReader, inbox: Inbox, *, outlet: Outlet) -> None:
-        self.indexed = source.indexed
-        self.records = source.records
-        self.fetch = source.fetch
-        self.draw_key = source.draw_key
-        self.fetch_all = source.fetch_all
-        self.gather = source.gather
+    def __init__(self, reader: ItemReader, inbox: Inbox, *, outlet: Outlet) -> None:
+        self.reader = reader
         self._inbox = inbox
         self._outlet = outlet
 

@@ -57,7 +57,7 @@ class ThreadProducers:
     ) -> None:
         ordered = source.ordered and options.order == "kept"
         self._source, self._plan = source, plan
-        self._builder = BatchBuilder(source, options)
+        self._builder = BatchBuilder(source.reader, options)
         self._permit = EpochPermit(plan.allowed)
         passed = plan.passed or (0,) * options.threads  # by stream
         suspects = source.comparison.suspects if isinstance(source, CallableSource) else ()

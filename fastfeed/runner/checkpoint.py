@@ -73,14 +73,14 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
     """Return everything that determines the number of each record."""
     known: dict[str, Any] = {
         "source": SOURCE_NAMES[type(source)],
-        "records": source.records,
+        "records": source.reader.records,
         "world": "stealing" if options.stealing else options.own_shard and options.place[1],
         "remainder": options.remainder,
         "shuffle": _shuffle_state(options.shuffle),
     }
     # record by record
-    mixed = bool(options.shuffle) and not (source.indexed and options.shuffle is True)
-    if source.records or mixed:
+    mixed = bool(options.shuffle) and not (source.reader.indexed and options.shuffle is True)
+    if source.reader.records or mixed:
         known["batch_size"] = options.batch_size
     if mixed:
         known["last_batch"] = options.last_batch

@@ -189,7 +189,7 @@ class IterationManager:
     @property
     def exact(self) -> bool:
         """True if `length` is certain: of ready batches, one without records is left out."""
-        return self._stream.source.records
+        return self._stream.source.reader.records
 
     @property
     def rows(self) -> int | None:

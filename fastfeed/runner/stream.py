@@ -96,7 +96,7 @@ class Stream:
         if options.augment is not None and options.packed:
             importlib.import_module("fastfeed.augment.dali")  # raises MissingExtra without DALI
         refuse_cache(source, self.source, options=options)
-        if options.lengths and not self.source.records:
+        if options.lengths and not self.source.reader.records:
             raise OptionError(
                 "Pad(lengths=True): must be single records (records=True, batch_size=32), got "
                 "batches"
@@ -198,7 +198,7 @@ class Stream:
         epochs differ, records may be left out, or batches are cut anew."""
         options, source = self.options, self.source
         skips = options.skips or options.on_worker_death != "raise"
-        recut = not source.records and options.batch_size is not None
+        recut = not source.reader.records and options.batch_size is not None
         skips = skips or options.filter is not None or options.stealing
         if skips or recut or not isinstance(source, IndexedSource):
             return None
@@ -210,7 +210,7 @@ class Stream:
         pad = self.options.pad
         if self.options.lengths:
             return
-        if not (self.source.records and isinstance(pad, Pad)):
+        if not (self.source.reader.records and isinstance(pad, Pad)):
             raise OptionError(
                 "ragged=True: must be single records (records=True, batch_size=32) and pad=True, "
                 "which allows their shape to vary"

@@ -42,50 +42,35 @@ class Source(Protocol):
     """A source that several producers can read at once."""
 
     ordered: bool  # True if tickets count up from 0 over all producers
-    indexed: bool  # True if a payload holds indices, which `fetch` turns into items
-    records: bool  # True if a payload is a list of single records
     repeatable: bool  # True if it can be read for another epoch
-    # what a worker process receives: the function or, if the trainer keeps the order, an ItemReader
-    shipped: Any
+    reader: ItemReader  # the slow half of reading, outside any lock
 
     def open(self, worker: Worker) -> Iterator[Item]:
         """Yield the payloads from which this producer makes batches in this epoch."""
 
-    def fetch(self, part: Any) -> Any:
-        """Return the item that `part` of a payload stands for.
-
-        This is the slow half of reading; call it outside any lock.
-        """
-
-    def fetch_all(self, parts: Any) -> Any:
-        """Return the items of a payload as a list, or None where they come one by one."""
-
-    def gather(self, parts: Any, allocate: Allocate) -> Any:
-        """Return the items of a payload as one batch in memory from `allocate`, or None where they
-        come one by one."""
-
-    def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
-        """Return what random draws for a part of an item depend on, beside seed and epoch.
-
-        None stands for the index of the producer.
-        """
-
 
 @dataclass(frozen=True)
 class ItemReader:
-    """The half of an ordered source that turns payloads into items.
+    """The half of a source that turns payloads into items. Worker processes receive it, if the
+    trainer keeps the order.
 
-    `size` is the number of records in a whole item, or 0 if items are batches. `repeats` is True if
-    an index may come more than once in an epoch. `shard` is the (rank, world) of these items, and
-    keeps the draws of the ranks apart.
+    `indexed` is True if a payload holds indices of `data`. `size` is the number of records in a
+    whole item, or 0 if items are batches. `keyed` is False if every producer has a stream of its
+    own. `repeats` is True if an index may come more than once in an epoch. `shard` is the (rank,
+    world) of these items, and keeps the draws of the ranks apart.
     """
 
     indexed: bool
-    records: bool
+    size: int
     data: Any = None
-    size: int = 0
+    keyed: bool = True
     repeats: bool = False
     shard: tuple[int, int] = (0, 1)
+
+    @property
+    def records(self) -> bool:
+        """True if a payload is a list of single records."""
+        return self.size > 0
 
     def fetch(self, part: Any) -> Any:
         """Return the record or batch at index `part`, or `part` itself."""
@@ -113,10 +98,13 @@ class ItemReader:
         return None if whole is None or not self.records else whole(parts, allocate)
 
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
-        """Return the record's index, or its place in the epoch if it has no index.
+        """Return what random draws for a part of an item depend on, beside seed and epoch: the
+        record's index, or its place in the epoch if it has no index, or with `repeats` both.
 
-        With `repeats`, return both.
+        None stands for the index of the producer.
         """
+        if not self.keyed:
+            return None
         rank, world = self.shard
         place = (number * max(1, self.size) + position) * world + rank
         if not self.indexed:
@@ -133,7 +121,6 @@ class TicketedSource(ABC):
         self, options: FeedOptions, *, start: StreamStart | None, single_records: bool
     ) -> None:
         self._chunk = chunk_size(options, default=single_records)
-        self.records = self._chunk > 0
         self._shard = options.place
         self._start = start or FROM_THE_START
         self._lock = threading.Lock()

@@ -174,7 +174,7 @@ def refuse_cache(given: Any, source: Source, *, options: FeedOptions) -> None:
     cache = options.cache
     if not isinstance(cache, Cache):
         return
-    if not (isinstance(source, IndexedSource) and source.records) or isinstance(given, Mix):
+    if not (isinstance(source, IndexedSource) and source.reader.records) or isinstance(given, Mix):
         raise OptionError(
             f"cache={cache.place!r} requires single records by index (len() and [index], "
             f"records=True), got {type(given).__name__}"

@@ -13,7 +13,14 @@ import numpy as np
 from fastfeed.core.worker import Worker, takes_worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
-from fastfeed.source.base import Item, chunk_size, chunks, close_left, refuse_options
+from fastfeed.source.base import (
+    Item,
+    ItemReader,
+    chunk_size,
+    chunks,
+    close_left,
+    refuse_options,
+)
 from fastfeed.source.stream_comparison import (
     WAYS_OUT,
     StreamComparison,
@@ -28,14 +35,13 @@ class CallableSource:
     """Reads the stream that the function returns to each producer."""
 
     ordered = False
-    indexed = False
     repeatable = True
 
     def __init__(self, function: Callable[..., Any], options: FeedOptions) -> None:
-        self._function = self.shipped = function
+        self.function = function
         self.takes_worker = takes_worker(function)
         self._chunk = chunk_size(options, default=False)
-        self.records = self._chunk > 0
+        self.reader = ItemReader(False, self._chunk, keyed=False)
         self._shard = options.place
         self.comparison = StreamComparison()
         # what happens to the digest of an item; a worker process sends it
@@ -66,7 +72,7 @@ class CallableSource:
             count=world * worker.count,
             passed=worker.passed * max(1, self._chunk),
         )
-        stream = self._function(worker=exposed) if self.takes_worker else self._function()
+        stream = self.function(worker=exposed) if self.takes_worker else self.function()
         self._claim(stream, worker)
         iterator = iter(stream)
         empty = True
@@ -91,19 +97,6 @@ class CallableSource:
             self._owners.pop(id(stream), None)
         getattr(iterator, "close", int)()
         self._end(worker, empty and not worker.passed)
-
-    def fetch(self, part: Any) -> Any:
-        """Return the item itself."""
-        return part
-
-    def fetch_all(self, parts: Any) -> None:
-        """Return None: records come one by one."""
-
-    def gather(self, parts: Any, allocate: Any) -> None:
-        """Return None: records come one by one."""
-
-    def draw_key(self, part: Any, *, number: int, position: int) -> None:
-        """Return None: the draws depend on the producer."""
 
     def _compared(self, items: Iterator[Any], worker: Worker) -> Iterator[Any]:
         """Return the items, some of which are compared with those of other producers."""

@@ -23,7 +23,6 @@ Claim = Callable[[int], "int | None"]
 class IndexedSource(TicketedSource):
     """Reads an object with a length and records by index."""
 
-    indexed = True
     repeatable = True
 
     def __init__(
@@ -36,13 +35,7 @@ class IndexedSource(TicketedSource):
         self._recipe = Recipe(options.shuffle is True, options.sampler, options.own_shard)
         repeats = getattr(self._sampler, "repeats", getattr(self._sampler, "replacement", False))
         repeats = repeats or options.remainder == "pad" or isinstance(data, Mix)
-        self.shipped = ItemReader(
-            True, self.records, data, size=self._chunk, repeats=repeats, shard=self._shard
-        )
-        self.fetch = self.shipped.fetch
-        self.draw_key = self.shipped.draw_key
-        self.fetch_all = self.shipped.fetch_all
-        self.gather = self.shipped.gather
+        self.reader = ItemReader(True, self._chunk, data, repeats=repeats, shard=self._shard)
         self._order: Order | None = None
         self._numbers: Iterator[int] = iter(())
         self._claim: Claim | None = None

@@ -24,19 +24,13 @@ from fastfeed.source.base import (
 class SharedSource(TicketedSource):
     """Reads one stream; each item goes to the producer that requests it first."""
 
-    indexed = False
-
     def __init__(
         self, stream: Iterable[Any], options: FeedOptions, *, start: StreamStart | None = None
     ) -> None:
         super().__init__(options, start=start, single_records=False)
         self._stream = stream
         self.repeatable = not is_iterator(stream)
-        self.shipped = ItemReader(False, self.records, size=self._chunk, shard=self._shard)
-        self.fetch = self.shipped.fetch
-        self.draw_key = self.shipped.draw_key
-        self.fetch_all = self.shipped.fetch_all
-        self.gather = self.shipped.gather
+        self.reader = ItemReader(False, self._chunk, shard=self._shard)
         self._iterator: Iterator[Any] = iter(())
         self._first: int | None = None
         self._number = 0

@@ -95,7 +95,7 @@ def test_what_is_being_made_is_known_while_it_is_fetched_and_while_it_is_decoded
         augment=A.Augment([A.Decode(), A.Flip()]), transform=fetch, batch_size=12, on_error="skip"
     )
     numbers = range(FETCH_GROUP + 4)
-    builder = BatchBuilder(source_from(numbers, options), options)
+    builder = BatchBuilder(source_from(numbers, options).reader, options)
     batch = builder.build(numbers, "batch 0", outlet=outlet, worker=Worker(0, 1, 1, 0), at=(0, 0))
     assert batch is not None
     assert batch.leaves[1].tolist() == [n for n in numbers if n not in (3, 5, 6)]

@@ -331,7 +331,7 @@ def test_indices_are_the_same_for_any_number_of_producers() -> None:
     assert plan(1, 0) == plan(1, 0)
     assert plan(1, 0) != plan(1, 1)
     assert plan(1, 0) != plan(2, 0)
-    assert source_from(Rows(10), FeedOptions(batch_size=3)).fetch(4) == 40
+    assert source_from(Rows(10), FeedOptions(batch_size=3)).reader.fetch(4) == 40
 
 
 def test_a_length_that_changes_between_epochs() -> None:

@@ -173,7 +173,7 @@ def producers_of(
     `dispatched`, the items come from `inbox`. `exclusive`: no other producer
     shares the process."""
     given, options = shipped
-    source = given if task.dispatched else source_from(given, options)
+    source = None if task.dispatched else source_from(given, options)
     if isinstance(source, CallableSource):
         source.compare = outlets[0].compare
     generators = generators or Generators()
@@ -183,10 +183,11 @@ def producers_of(
         say(SEEDED, len(generators.held))
     # All threads of a process share its generators: they are seeded for each item only if there is
     # one thread.
-    builder = BatchBuilder(source, options, generators=generators if exclusive else None)
+    reader = given if source is None else source.reader
+    builder = BatchBuilder(reader, options, generators=generators if exclusive else None)
     producers = []
     for thread, outlet in enumerate(outlets):
-        own: Source = InboxSource(given, inbox, outlet=outlet) if task.dispatched else source
+        own: Source = source or InboxSource(reader, inbox, outlet=outlet)
         workers = [
             Worker(n, task.count, task.seed, task.first_epoch, passed=task.skip[n][1])
             for n in task.streams(thread)

@@ -36,7 +36,7 @@ from fastfeed.ring.token import (
     STREAM,
     Token,
 )
-from fastfeed.source import Source
+from fastfeed.source import CallableSource, Source
 
 TOKEN_POLL_MS = 200
 SPIN_S = 5e-5
@@ -143,7 +143,9 @@ class ProcessProducers(WorkerGroup):
 
     def prepare(self) -> Sequence[WorkerHandle]:
         """Pack the source. Return a handle for each process."""
-        shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
+        source = self._source
+        given = source.function if isinstance(source, CallableSource) else source.reader
+        shipment = pack((given, self._options.shipped()), what="the source")
         self._channels = WorkerChannels(self._receiver.write_end, self._stop, shipment)
         handles = self._add_workers(self._channels)
         if self._dispatcher is not None:

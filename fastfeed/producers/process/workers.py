@@ -320,7 +320,9 @@ class WorkerGroup:
         return payload
 
     def _describe(self, item: WorkItem, record: int) -> str:
-        return describe(item.ticket, record, payload=item.payload, indexed=self._source.indexed)
+        return describe(
+            item.ticket, record, payload=item.payload, indexed=self._source.reader.indexed
+        )
 
     def _leave(self, handle: WorkerHandle) -> None:
         """Forget a worker that was retired and has ended; another may take its place."""

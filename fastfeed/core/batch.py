@@ -5,9 +5,9 @@ A spec is inferred from the first batch; every later batch is checked against it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -35,21 +35,15 @@ from fastfeed.errors import OptionError, SpecError
 Shape = tuple[int | None, ...]
 
 
-class Lease(Protocol):
-    """Ownership of reusable memory that a batch lies in."""
-
-    def end(self) -> None:
-        """Give the memory back, even if views of it still exist."""
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Checked arrays with one leading dimension of `rows` records; they occupy `nbytes`."""
+    """Checked arrays with one leading dimension of `rows` records; they occupy `nbytes`. `release`
+    gives reusable memory that they lie in back, even if views of it still exist."""
 
     leaves: tuple[np.ndarray[Any, Any], ...]
     rows: int
     nbytes: int
-    lease: Lease | None = None
+    release: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

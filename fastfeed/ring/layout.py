@@ -65,11 +65,6 @@ def offsets(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
     return tuple(found), at
 
 
-def packed_nbytes(sizes: Sequence[int]) -> int:
-    """Return the bytes that parts of these sizes take in a slot."""
-    return sum(map(aligned, sizes))
-
-
 def slot_nbytes(nbytes: int) -> int:
     """Return the size of a slot that holds `nbytes`: whole pages, so that no two slots share
     one."""

@@ -12,6 +12,7 @@ import socket
 import weakref
 from array import array
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from fastfeed.core.collate import ALIGN
@@ -23,15 +24,33 @@ MSG_CMSG_CLOEXEC = 0x40000000  # see recvmsg(2); Python has no name for it
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 0x2, 0x4
 
 
+@cache
+def _libc() -> Any:
+    """Return the C library: every mmap.mmap keeps a descriptor of its own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    place, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.mmap.argtypes = place, size, number, number, number, ctypes.c_long
+    libc.mmap.restype = place
+    libc.munmap.argtypes, libc.madvise.argtypes = (place, size), (place, size, number)
+    return libc
+
+
 class Segment:
     """`nbytes` of memory behind a file descriptor, mapped into this process. It lives as long as a
-    process maps it."""
+    process maps it, and the mapping as long as a view of `map`, such as an array of the user's."""
 
     def __init__(self, fd: int, nbytes: int, *, writable: bool = True) -> None:
         self.fd = fd
         self.nbytes = nbytes
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        self.map: Any = mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED, prot=protection)
+        self._address = _libc().mmap(None, nbytes, protection, mmap.MAP_SHARED, fd, 0)
+        if self._address == ctypes.c_void_p(-1).value:
+            number = ctypes.get_errno()
+            raise OSError(number, f"mapping {nbytes} bytes: {os.strerror(number)}")
+        whole = (ctypes.c_ubyte * nbytes).from_address(self._address)
+        weakref.finalize(whole, _libc().munmap, self._address, nbytes).atexit = False
+        memory = memoryview(whole).cast("B")  # every view of it keeps the whole alive
+        self.map = memory if writable else memory.toreadonly()
 
     @classmethod
     def create(cls, nbytes: int, name: str) -> Segment:
@@ -64,47 +83,14 @@ class Segment:
     def populate(self, offset: int, nbytes: int, *, write: bool) -> None:
         """Allocate the pages now, in one call: page faults one by one cost about ten times as
         much."""
-        with contextlib.suppress(OSError):  # older kernels fault them in one by one
-            self.map.madvise(MADV_POPULATE_WRITE if write else MADV_POPULATE_READ, offset, nbytes)
+        how = MADV_POPULATE_WRITE if write else MADV_POPULATE_READ
+        _libc().madvise(self._address + offset, nbytes, how)  # older kernels do nothing
 
     def close_fd(self) -> None:
         """Close the descriptor; the mapping stays until its last view is gone."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
-
-
-class UntrackedSegment(Segment):
-    """Segment whose views the user's arrays may keep alive long after the feed. Its mapping has no
-    descriptor; every mmap.mmap keeps one of its own."""
-
-    def __init__(self, fd: int, nbytes: int) -> None:
-        self.fd = fd
-        self.nbytes = nbytes
-        libc = ctypes.CDLL(None, use_errno=True)
-        place, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        libc.mmap.restype, libc.mmap.argtypes = (
-            place,
-            (place, size, number, number, number, ctypes.c_long),
-        )
-        libc.munmap.argtypes, libc.madvise.argtypes = (place, size), (place, size, number)
-        self._address = libc.mmap(
-            None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0
-        )
-        if self._address == place(-1).value:
-            raise OSError(
-                ctypes.get_errno(), f"mapping {nbytes} bytes: {os.strerror(ctypes.get_errno())}"
-            )
-        self._advise = libc.madvise
-        whole = (ctypes.c_ubyte * nbytes).from_address(self._address)
-        weakref.finalize(whole, libc.munmap, self._address, nbytes).atexit = False
-        self.map = memoryview(whole).cast("B")  # every view of it keeps the whole alive
-
-    def populate(self, offset: int, nbytes: int, *, write: bool) -> None:
-        """Allocate the pages now, in one call, if the kernel can."""
-        self._advise(
-            self._address + offset, nbytes, MADV_POPULATE_WRITE if write else MADV_POPULATE_READ
-        )
 
 
 def receive(source: socket.socket, nbytes: int, *, fds: int) -> tuple[bytes, list[int]]:

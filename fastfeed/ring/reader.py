@@ -9,6 +9,7 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,13 @@ from fastfeed.core.batch import (
 from fastfeed.core.collate import aligned_arrays
 from fastfeed.core.dtypes import BYTES
 from fastfeed.core.stats import SlotCounts
-from fastfeed.ring.layout import decode, offsets
-from fastfeed.ring.memory import CLOSED, Descriptor, UntrackedSegment
-from fastfeed.ring.slot_block import SlotBlock
+from fastfeed.ring.layout import decode
+from fastfeed.ring.memory import CLOSED, Descriptor, Segment
+from fastfeed.ring.slot_block import MAX_KEPT, SlotBlock, SlotPlan
 from fastfeed.ring.slots import LENT, UNUSED
 from fastfeed.ring.status_page import StatusPage
 
 Array = np.ndarray[Any, Any]
-MAX_LAYOUTS = 1024
-# shape, dtype and offset of each leaf; bytes of all leaves
-BatchLayout = tuple[tuple[tuple[tuple[int, ...], "np.dtype[Any]", int], ...], int]
 
 
 class SlotRef(weakref.ref[Any]):
@@ -47,19 +45,6 @@ class SlotRef(weakref.ref[Any]):
     slot: int
 
 
-class SlotLease:
-    """A batch's hold on its slot."""
-
-    __slots__ = ("_ref",)
-
-    def __init__(self, ref: SlotRef) -> None:
-        self._ref = ref
-
-    def end(self) -> None:
-        """Return the slot to the worker, even if views of it still exist."""
-        self._ref.reader.released.append(self._ref)
-
-
 class RingReader:
     """Opens the batches that tokens announce."""
 
@@ -73,11 +58,12 @@ class RingReader:
         self._blocks: list[SlotBlock] = []
         self._lent: dict[int, SlotRef] = {}  # by slot: what the consumer holds
         self.mapped: set[int] = set()  # slots whose memory is mapped here
-        self._layouts: dict[tuple[int, int], BatchLayout] = {}
+        # plan and size of the content, by records and by room for them
+        self._plans: dict[tuple[int, int], tuple[SlotPlan, int]] = {}
 
     def add_block(self, fds: Sequence[int], slots: range, *, slot_nbytes: int) -> None:
         """Map the memory of new slots. Raise OSError if that cannot be."""
-        segment = UntrackedSegment.received(fds, slot_nbytes * len(slots))
+        segment = Segment.received(fds, slot_nbytes * len(slots))
         self._blocks.append(SlotBlock(segment, slots, slot_nbytes))
         self.mapped.update(slots)
 
@@ -86,7 +72,7 @@ class RingReader:
         block = self._blocks[-1]
         if slot not in block.slots:
             block = next(b for b in self._blocks if slot in b.slots)
-        offset = (slot - block.slots.start) * block.slot_nbytes
+        offset = block.offset(slot)
         if slot not in block.touched:
             block.touched.add(slot)
             block.segment.populate(offset, block.slot_nbytes, write=False)
@@ -94,12 +80,12 @@ class RingReader:
         self._lent[slot] = ref = SlotRef(owner, self.released.append)
         ref.reader, ref.slot = self, slot
         if room:
-            layout, nbytes = self._layouts.get((rows, room)) or self._layout(spec, rows, room=room)
-            leaves = tuple([np.ndarray(shape, dtype, owner, at) for shape, dtype, at in layout])
+            plan, nbytes = self._plans.get((rows, room)) or self._plan(spec, rows, room=room)
+            leaves = tuple([np.ndarray(s, dtype, owner, at) for s, dtype, at in plan.leaves])
         else:
             leaves = decode(owner)
             nbytes = sum(map(nbytes_of, leaves))
-        return Batch(leaves, rows, nbytes, SlotLease(ref))
+        return Batch(leaves, rows, nbytes, partial(self.released.append, ref))
 
     def lend(self, slot: int, spec: BatchSpec, *, rows: int, room: int) -> tuple[Batch, bool]:
         """Lend the batch in a slot to the consumer: return (views, False), or (a copy, True) if the
@@ -152,22 +138,14 @@ class RingReader:
         """Size of a slot in bytes; 0 before there is one."""
         return self._blocks[-1].slot_nbytes if self._blocks else 0
 
-    def _layout(self, spec: BatchSpec, rows: int, *, room: int) -> BatchLayout:
+    def _plan(self, spec: BatchSpec, rows: int, *, room: int) -> tuple[SlotPlan, int]:
         assert not spec.ragged and all(leaf.dtype != BYTES for leaf in spec.leaves)
-        shapes = [tuple(int(d or 0) for d in leaf.shape) for leaf in spec.leaves]
-        sizes = [
-            room * leaf.dtype.itemsize * int(np.prod(s))
-            for leaf, s in zip(spec.leaves, shapes, strict=True)
-        ]
-        places, _ = offsets(sizes)
-        leaves = tuple(
-            ((rows, *shape), leaf.dtype, at)
-            for shape, leaf, at in zip(shapes, spec.leaves, places, strict=True)
-        )
-        if len(self._layouts) > MAX_LAYOUTS:
-            self._layouts.clear()
-        self._layouts[(rows, room)] = leaves, rows * spec.record_nbytes
-        return self._layouts[(rows, room)]
+        if len(self._plans) > MAX_KEPT:
+            self._plans.clear()
+        blanks = [((room, *(int(d or 0) for d in leaf.shape)), leaf.dtype) for leaf in spec.leaves]
+        plan = SlotPlan.of(blanks).beginning(rows)
+        self._plans[rows, room] = plan, rows * spec.record_nbytes
+        return self._plans[rows, room]
 
 
 def copied(batch: Batch) -> Batch:

@@ -6,7 +6,7 @@ import ctypes
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from fastfeed.ring.layout import offsets
 from fastfeed.ring.memory import Segment
 
 Array = np.ndarray[Any, Any]
+MAX_KEPT = 1024  # plans and views that are kept, of batches whose sizes vary
 
 
 @dataclass(eq=False)
@@ -26,6 +27,8 @@ class SlotBlock:
     slots: range
     slot_nbytes: int
     touched: set[int] = field(default_factory=set)  # slots whose pages are allocated
+    # arrays in the slots, by slot and records
+    views: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # ctypes type that stands for the memory of one slot
@@ -58,6 +61,15 @@ class SlotPlan:
             (shape, dtype, at) for (shape, dtype), at in zip(blanks, places, strict=True)
         )
         return cls(leaves, sizes, nbytes, rows.pop() if len(rows) == 1 else 0)
+
+    def beginning(self, rows: int) -> SlotPlan:
+        """Return the same plan for a slot in which only the first `rows` records are filled."""
+        leaves = tuple(((rows, *shape[1:]), dtype, at) for shape, dtype, at in self.leaves)
+        return replace(self, leaves=leaves)
+
+    def arrays(self, memory: Any, offset: int = 0) -> list[Array]:
+        """Return the arrays in the memory of a slot, which begins at `offset`."""
+        return [np.ndarray(shape, dtype, memory, offset + at) for shape, dtype, at in self.leaves]
 
 
 class OwnerRef(weakref.ref[Any]):

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fastfeed.core.stats import StageRow
-from fastfeed.ring.memory import Segment, UntrackedSegment
+from fastfeed.ring.memory import Segment
 from fastfeed.ring.slots import Slots
 
 # states of all slots that a worker ever has: its ring grows forty times at most
@@ -45,13 +45,13 @@ class StatusPage:
     def __init__(self, segment: Segment, threads: int) -> None:
         self.segment = segment
         self.threads = threads
-        self._memory = memoryview(segment.map)
+        self._memory = segment.map
         self.slots = Slots(self._memory[:SLOT_STATES_NBYTES])
 
     @classmethod
     def create(cls, threads: int) -> StatusPage:
         """Create a page in memory of its own."""
-        page = cls(UntrackedSegment.create(cls.nbytes(threads), "fastfeed-board"), threads)
+        page = cls(Segment.create(cls.nbytes(threads), "fastfeed-board"), threads)
         for thread in range(threads):
             page.set_in_flight(thread, NOT_IN_FLIGHT)
         return page

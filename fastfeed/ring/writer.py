@@ -17,9 +17,9 @@ import numpy as np
 
 from fastfeed.core.batch import BatchSpec
 from fastfeed.errors import StateError
-from fastfeed.ring.layout import MemoryShare, offsets, slot_nbytes
+from fastfeed.ring.layout import MemoryShare, slot_nbytes
 from fastfeed.ring.memory import Segment
-from fastfeed.ring.slot_block import LentSlot, OwnerRef, SlotBlock, SlotPlan
+from fastfeed.ring.slot_block import MAX_KEPT, LentSlot, OwnerRef, SlotBlock, SlotPlan
 from fastfeed.ring.slots import FILLING, UNUSED
 from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.token import FORMAT, SLOT, Token
@@ -64,7 +64,6 @@ class RingWriter:
         self._channels = channels
         self._share = share
         self.number = number
-        self.generation = 0  # counts the blocks: views of slots are valid for one generation
         # Reentrant: the garbage collector may call `_dropped` in the middle of any method.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -145,14 +144,17 @@ class RingWriter:
         """Return True if a lent slot can hold `nbytes`."""
         return nbytes <= self._block_of(slot).slot_nbytes
 
-    def views(self, slot: int, like: Sequence[Array]) -> list[Array]:
-        """Return arrays in a slot with the shapes and dtypes of `like`."""
-        block, offset = self._memory(slot)
-        places, _ = offsets([a.nbytes for a in like])
-        return [
-            np.ndarray(a.shape, a.dtype, block.segment.map, offset + at)
-            for a, at in zip(like, places, strict=True)
-        ]
+    def views(self, slot: int, plan: SlotPlan, *, keep: bool) -> list[Array]:
+        """Return arrays in a slot. `keep` them for the next batch with as many records."""
+        found = self._blocks[-1].views.get((slot, plan.room)) if keep else None
+        if found is None:
+            block, offset = self._memory(slot)
+            found = plan.arrays(block.segment.map, offset)
+            if len(block.views) > MAX_KEPT:
+                block.views.clear()
+            if keep:
+                block.views[slot, plan.room] = found
+        return found
 
     def lend_arrays(self, slot: int, plan: SlotPlan) -> list[Array]:
         """Return arrays in a slot for the user's code. The slot is freed if they are dropped
@@ -160,7 +162,7 @@ class RingWriter:
         block, offset = self._memory(slot)
         self._lends_arrays = True
         owner = block.owner.from_buffer(block.segment.map, offset)
-        arrays = [np.ndarray(shape, dtype, owner, at) for shape, dtype, at in plan.leaves]
+        arrays = plan.arrays(owner)
         ref = OwnerRef(owner, self._free_dropped)
         ref.key = id(owner)
         self._lent[ref.key] = LentSlot(
@@ -260,7 +262,6 @@ class RingWriter:
         self.page.slots.open(slots)
         self._blocks.append(block)
         self._fresh = list(reversed(slots))
-        self.generation += 1
 
     def _collect(self) -> None:
         """Collect the returned slots; slots of an old block are closed."""

@@ -86,14 +86,14 @@ class BatchLease:
     ) -> None:
         batch, value = self._batch, self._value
         self._batch = self._value = None
-        if batch is None or batch.lease is None:
+        if batch is None or batch.release is None:
             return
         # Expected references: to the outermost object from this function and the block's name; to
         # an array from the batch, too. sys.getrefcount counts its own argument.
         if sys.getrefcount(value) <= 3 + any(leaf is value for leaf in batch.leaves) and not _held(
             value, batch
         ):
-            batch.lease.end()
+            batch.release()
 
 
 def _held(value: Any, batch: Batch) -> bool:

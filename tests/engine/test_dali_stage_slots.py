@@ -85,8 +85,8 @@ def test_a_slot_that_came_back_too_early_would_be_seen(
     """Proves that the test before this one can fail."""
 
     def ended(self: DaliQueue, flight: DaliBatch) -> None:
-        assert flight.batch.lease is not None
-        flight.batch.lease.end()
+        assert flight.batch.release is not None
+        flight.batch.release()
 
     monkeypatch.setattr(DaliQueue, "_begin", ended)
     assert not all(right(runner))

@@ -97,7 +97,7 @@ class RingMachine(RuleBasedStateMachine):
         assert leaves_equal(batch.leaves, want)
         assert batch.rows == len(want[0])
         assert all(a.ctypes.data % 64 == 0 for a in batch.leaves if a.dtype != object and a.size)
-        assert not copied or batch.lease is None
+        assert not copied or batch.release is None
         self.held.append((batch, want, not copied and in_slots(want)))
 
     @precondition(lambda self: self.held)
@@ -116,9 +116,9 @@ class RingMachine(RuleBasedStateMachine):
         """The slot returns at once, even with views left; it may be lent again while they exist."""
         place = data.draw(st.integers(0, len(self.held) - 1))
         batch, _, _ = self.held[place]
-        if isinstance(batch, Batch) and batch.lease is not None:
+        if isinstance(batch, Batch) and batch.release is not None:
             self.held.pop(place)
-            batch.lease.end()
+            batch.release()
             self.ended.append(batch)
 
     @precondition(lambda self: self.ended)
@@ -129,7 +129,7 @@ class RingMachine(RuleBasedStateMachine):
         if drop:
             self.ended = [other for other in self.ended if other is not batch]
         else:
-            batch.lease.end()
+            batch.release()
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())

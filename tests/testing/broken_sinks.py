@@ -125,8 +125,8 @@ class GivesMemoryBackTooEarly(Loop):
     def __iter__(self) -> Iterator[Any]:
         one = iter(self.passes)
         while (batch := one.take()) is not None:
-            if batch.lease is not None:
-                batch.lease.end()
+            if batch.release is not None:
+                batch.release()
             yield one.feed.spec.rebuild(batch)
 
 

@@ -349,7 +349,7 @@ class WorkerHandle:
             return True
         text = data[NEWS.size :]
         if nbytes > SHORT_NBYTES and (fds or kind == b"P"):
-            text = Segment.received(fds, nbytes, writable=False).map[:]
+            text = bytes(Segment.received(fds, nbytes, writable=False).map)
         if kind == b"P":
             self.spec = cloudpickle.loads(text)
         else:

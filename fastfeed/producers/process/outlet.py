@@ -14,13 +14,12 @@ from fastfeed.core.dtypes import BYTES
 from fastfeed.producers.builder import Outlet
 from fastfeed.producers.failure import encode_error, last_words
 from fastfeed.producers.reorder import ProducedBatch
-from fastfeed.ring.layout import encode, packed_nbytes
-from fastfeed.ring.slot_block import SlotPlan
+from fastfeed.ring.layout import encode
+from fastfeed.ring.slot_block import MAX_KEPT, SlotPlan
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, LAST_WORDS, SKIP, STREAM
 from fastfeed.ring.writer import NO_NEED, RingWriter, Stopped
 
 Array = np.ndarray[Any, Any]
-MAX_VIEWS = 1024
 
 
 class RingOutlet(Outlet):
@@ -40,9 +39,7 @@ class RingOutlet(Outlet):
         self._thread = thread
         self._spec: BatchSpec | None = None
         self._regular = True
-        self._views: dict[tuple[int, int], list[Array]] = {}  # by slot and records
-        self._nbytes: dict[int, int] = {}  # by records
-        self._generation = 0
+        self._plans: dict[int, SlotPlan] = {}  # of regular batches, by records
         self._blanks: Sequence[Blank] = ()
         self._plan = SlotPlan.of(())
         writer.need(thread, NO_NEED if ordered else epoch)
@@ -143,40 +140,30 @@ class RingOutlet(Outlet):
             self._writer.claim(lent)
             return lent.slot, lent.plan.room
         if self._regular:
-            nbytes = self._nbytes.get(batch.rows) or self._measure(batch)
+            plan = self._plans.get(room) or self._plan_of(leaves, room)
         else:
             leaves = tuple(encode(leaves))
-            nbytes = packed_nbytes([leaf.nbytes for leaf in leaves])
-        slot = self._lend(nbytes, wait=lent is None)
+            plan = SlotPlan.of([(leaf.shape, leaf.dtype) for leaf in leaves])
+        slot = self._lend(plan.nbytes, wait=lent is None)
         # The only available slot is the one that parts of the batch lie in.
         if slot < 0 and lent is not None:
             leaves = tuple(map(np.array, leaves))
             self._writer.claim(lent)
             slot = lent.slot
-            if not self._writer.fits(slot, nbytes):
+            if not self._writer.fits(slot, plan.nbytes):
                 self._writer.abandon(slot)
-                slot = self._lend(nbytes)
-        for view, leaf in zip(self._views_of(slot, leaves, room=room), leaves, strict=True):
+                slot = self._lend(plan.nbytes)
+        views = self._writer.views(slot, plan, keep=self._regular)
+        for view, leaf in zip(views, leaves, strict=True):
             view[...] = leaf
         return slot, room
 
-    def _measure(self, batch: Batch) -> int:
-        """Return the bytes of a regular batch with this number of records."""
-        if len(self._nbytes) > MAX_VIEWS:
-            self._nbytes.clear()
-        nbytes = self._nbytes[batch.rows] = packed_nbytes([leaf.nbytes for leaf in batch.leaves])
-        return nbytes
-
-    def _views_of(self, slot: int, leaves: Sequence[Array], *, room: int) -> Sequence[Array]:
-        if not room:
-            return self._writer.views(slot, leaves)
-        if self._generation != self._writer.generation or len(self._views) > MAX_VIEWS:
-            self._views.clear()
-            self._generation = self._writer.generation
-        found = self._views.get((slot, room))
-        if found is None:
-            found = self._views[slot, room] = self._writer.views(slot, leaves)
-        return found
+    def _plan_of(self, leaves: Sequence[Array], rows: int) -> SlotPlan:
+        if len(self._plans) > MAX_KEPT:
+            self._plans.clear()
+        plan = SlotPlan.of([(leaf.shape, leaf.dtype) for leaf in leaves])
+        self._plans[rows] = plan
+        return plan
 
     def _lend(self, nbytes: int, *, wait: bool = True) -> int:
         slot = self._writer.lend(nbytes, self._thread, wait=False)

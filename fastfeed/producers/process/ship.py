@@ -78,11 +78,10 @@ def pack(value: Any, *, what: str) -> Shipment:
         segment.populate(0, segment.nbytes, write=True)
         for array, (position, _) in zip(pickler.arrays, places, strict=True):
             np.ndarray(array.shape, array.dtype, buffer=segment.map, offset=position)[...] = array
-        segment.map.seek(start)
         for piece in (*pickler.pieces, head):
-            segment.map.write(piece)
+            segment.map[start : start + len(piece)] = piece
+            start += len(piece)
         segment.map[:8] = (segment.nbytes - len(head)).to_bytes(8, "little")
-        segment.map.close()
     except BaseException:
         segment.close_fd()
         raise
@@ -93,7 +92,7 @@ def unpack(fd: int, nbytes: int) -> Any:
     """Return the value that was packed; the descriptor may be closed afterwards. Large arrays are
     read-only, because all workers share their memory. Raise OptionError if the value cannot be
     unpickled here."""
-    return unpack_from(memoryview(Segment(fd, nbytes, writable=False).map))
+    return unpack_from(Segment(fd, nbytes, writable=False).map)
 
 
 def unpack_from(memory: memoryview) -> Any:

@@ -105,7 +105,7 @@ class SocketInbox(Inbox):
         elif kind == b"I":
             self.put(pickle.loads(data[REPLY.size :]))
         else:
-            self.put(unpack_from(memoryview(Segment.received(fds, count, writable=False).map)))
+            self.put(unpack_from(Segment.received(fds, count, writable=False).map))
 
 
 def payload_nbytes(payload: Any) -> int:

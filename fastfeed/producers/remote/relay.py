@@ -84,8 +84,7 @@ class ItemCourier:
             content: Any = data[REPLY.size :]
             count = nbytes
             if kind != b"I":
-                memory = Segment.received(fds, nbytes, writable=False).map
-                content = unpack_from(memoryview(memory))
+                content = unpack_from(Segment.received(fds, nbytes, writable=False).map)
                 count = len(content)
             with self._lock:
                 self._requested = False

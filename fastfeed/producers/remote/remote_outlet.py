@@ -17,7 +17,7 @@ from fastfeed.errors import FeedError, ProducerFailed
 from fastfeed.producers.builder import Outlet
 from fastfeed.producers.failure import encode_error
 from fastfeed.producers.reorder import ProducedBatch
-from fastfeed.ring.layout import offsets, packed_nbytes
+from fastfeed.ring.layout import offsets
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP, STREAM
 
 # An object of Ray costs about 1 ms, whatever its size: batches travel together up to this size, as
@@ -129,14 +129,13 @@ class RemoteOutlet(Outlet):
         if not self._regular:
             self._full = True
             return PICKLED, pickle.dumps(batch.leaves, protocol=5)
-        nbytes = packed_nbytes([leaf.nbytes for leaf in batch.leaves])
+        places, nbytes = offsets([leaf.nbytes for leaf in batch.leaves])
         if nbytes > PACKED_NBYTES:
             self._full = True
             return DIRECT, batch.leaves
         if not self._block.size:
             self._block = np.empty(GROUP_NBYTES, np.uint8)
         start = self._used
-        places, _ = offsets([leaf.nbytes for leaf in batch.leaves])
         for leaf, at in zip(batch.leaves, places, strict=True):
             np.ndarray(leaf.shape, leaf.dtype, self._block, start + at)[...] = leaf
         self._used += nbytes

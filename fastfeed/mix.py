@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from fastfeed.core.order import (
-    BlockOrder,
     Indices,
     Order,
     Permutation,
@@ -94,7 +93,7 @@ class Mix:
                 found[own] = streams[number].at(found[own]) + self._offsets[number]
             return found
 
-        return BlockOrder(self._length, at)
+        return Order(self._length, at)
 
     def _first_end(self) -> int:
         """Return the first position whose source is exhausted."""

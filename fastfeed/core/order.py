@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,20 +31,6 @@ BLOCK = 4096
 # Changes of both halves. With a single one, neighbours stay related, which a chi-square test
 # detects.
 ROUNDS = 3
-
-
-class Order(Protocol):
-    """The indices of one epoch by position."""
-
-    @property
-    def length(self) -> int:
-        """The number of positions in the epoch."""
-
-    def indices(self, start: int, stop: int) -> list[int]:
-        """Return what `list(whole)[start:stop]` would give."""
-
-    def at(self, positions: Indices) -> Indices:
-        """Return the index at each of `positions`, all of which are in range(length)."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +137,7 @@ def order_of(
             "a mix has its own order: leave out sampler=, or sample from one plain source"
         )
     if base is not None:
-        whole: Order = base
+        whole = base
     elif recipe.sampler is not None:
         drawn = _sampled(recipe.sampler, (seed, epoch), length=length)
         if len(drawn) % recipe.group_size:
@@ -159,23 +145,22 @@ def order_of(
                 f"sampler {_name(recipe.sampler)} gave {len(drawn)} indices, which are no whole "
                 f"number of groups of group_size={recipe.group_size}"
             )
-        whole = BlockOrder(len(drawn), drawn.__getitem__)
+        whole = Order(len(drawn), drawn.__getitem__)
     else:
-        whole = BlockOrder(
-            length, Permutation(length, seed, epoch).at if recipe.shuffled else _identity
-        )
+        whole = Order(length, Permutation(length, seed, epoch).at if recipe.shuffled else _identity)
     if rest is not None:
         if (end := rest[-1][1]) > whole.length:
             raise OptionError(f"the state is damaged: {end} of {whole.length} records are left")
         places = np.concatenate([np.arange(*part) for part in rest])
-        whole = BlockOrder(len(places), partial(_chosen, whole=whole, places=places))
+        whole = Order(len(places), partial(_chosen, whole=whole, places=places))
     if recipe.shard is None:
         return whole
     return _sharded(whole, recipe.shard, group=int(recipe.group_size))
 
 
-class BlockOrder:
-    """An Order given by a function of positions; evaluates whole blocks and caches the last one."""
+class Order:
+    """The indices of one epoch by position, as a function of positions. It evaluates whole blocks
+    and caches the last one."""
 
     def __init__(self, length: int, at: Callable[[Indices], Indices]) -> None:
         self.length = length
@@ -290,7 +275,7 @@ def _sharded(whole: Order, shard: Shard, *, group: int) -> Order:
             f'remainder="drop"; use fewer ranks, or Shard({shard.rank}, {world}, remainder="pad"), '
             f"which delivers {things} more than once"
         )
-    return BlockOrder(each * group, partial(_strided, whole=whole, shard=place, group=group))
+    return Order(each * group, partial(_strided, whole=whole, shard=place, group=group))
 
 
 def _strided(positions: Indices, whole: Order, *, shard: tuple[int, int], group: int) -> Indices:
@@ -365,12 +350,8 @@ def _iterable(sampler: Any, draw: tuple[int, int]) -> Any:
 
 
 def _checked(given: Any, name: str, *, length: int) -> Indices:
-    values = given if isinstance(given, np.ndarray) else list(given)
-    drawn = (
-        np.asarray(values)
-        if _are_plain_integers(values)
-        else np.asarray(_integers(values, name), object)
-    )
+    plain = isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype.kind in "iu"
+    drawn = given if plain else _integers(list(given), name)
     if not drawn.size:
         raise OptionError(
             f"sampler {name} must give at least one index for each epoch, it gave none"
@@ -384,27 +365,22 @@ def _checked(given: Any, name: str, *, length: int) -> Indices:
     return drawn.astype(np.int64)
 
 
-def _are_plain_integers(values: Any) -> bool:
-    """Return True if numpy alone can check that all values are integers.
-
-    A list with bools is not plain, because numpy would silently turn them into integers.
-    """
-    if isinstance(values, np.ndarray):
-        return values.ndim == 1 and values.dtype.kind in "iu"
-    return all(type(v) is int and -(2**63) <= v < 2**63 for v in values)
-
-
-def _integers(values: Any, name: str) -> list[int]:
-    found = []
+def _integers(values: list[Any], name: str) -> npt.NDArray[Any]:
+    """Return integers of any size as an array. Raise OptionError for any other value."""
     for position, value in enumerate(values):
+        if type(value) is int:
+            continue
         if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") or np.ndim(value):
             raise OptionError(
                 f"sampler {name} must give integers, got {value!r} at position {position}. Lists "
                 "of indices, one for each batch, are a source: FeedRunner(index_lists, "
                 "records=False, transform=batch_of)"
             )
-        found.append(operator.index(value))
-    return found
+    numbers = list(map(operator.index, values))
+    try:
+        return np.array(numbers, np.int64)
+    except OverflowError:
+        return np.array(numbers, object)
 
 
 def is_integer(value: Any) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
@@ -112,28 +111,6 @@ class Snapshot:
         )
 
 
-class CountingProducers(Protocol):
-    """The counters that a group of producers provides."""
-
-    @property
-    def depth(self) -> tuple[int, int]:
-        """The number of ready batches, and their bytes."""
-
-    @property
-    def copied(self) -> int:
-        """The number of batches that were handed out as copies."""
-
-    @property
-    def aside(self) -> tuple[str, ...]:
-        """The items that were given up because they killed their worker repeatedly."""
-
-    def rows(self) -> tuple[StageRow, ...]:
-        """Return the counters of each producer."""
-
-    def audit(self) -> SlotCounts:
-        """Return the number of slots in each state."""
-
-
 class Consumption:
     """Counts and times of the batches taken by the consumer.
 
@@ -156,24 +133,6 @@ class Consumption:
         self.row.records += rows
         self.row.nbytes += nbytes
         return True
-
-    def snapshot(self, producers: CountingProducers, *, depth: int, until_s: float) -> Snapshot:
-        """Return these counters together with those of `producers`.
-
-        `depth` is the number of batches that have left the producers and were not taken yet.
-        """
-        rows = producers.rows()
-        ready, nbytes = producers.depth
-        return Snapshot(
-            elapsed_s=0.0 if self.first_s < 0 else until_s - self.first_s,
-            produced=total(rows),
-            consumed=replace(self.row, copied=producers.copied),
-            depth=ready + depth,
-            depth_nbytes=nbytes,
-            producers=rows,
-            slots=producers.audit(),
-            set_aside=producers.aside,
-        )
 
 
 def total(rows: Iterable[StageRow]) -> StageRow:

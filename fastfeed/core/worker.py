@@ -126,6 +126,18 @@ def has_parameter(function: Callable[..., Any], name: str) -> bool:
         return False
 
 
+class UserFunction:
+    """A function of the user's, which is passed the worker if it takes one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.takes_worker = has_parameter(function, "worker")
+
+    def __call__(self, value: Any, worker: Worker) -> Any:
+        """Return what the function makes of a value."""
+        return self._function(value, worker=worker) if self.takes_worker else self._function(value)
+
+
 def takes_worker(function: Callable[..., Any]) -> bool:
     """Return True if the callable has a parameter `worker`.
 

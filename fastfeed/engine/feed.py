@@ -6,12 +6,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.position import FROM_THE_START, ONLY_STREAM, Position
-from fastfeed.core.stats import Consumption, Snapshot
+from fastfeed.core.stats import Consumption, Snapshot, total
 from fastfeed.core.status import FEED_ENDED, FEED_FAILED, FEED_STOPPED, FeedStatus, state_of
 from fastfeed.engine.epoch_schedule import EpochSchedule, PartialEpoch, ResumePoint
 from fastfeed.engine.order_stage import (
@@ -230,8 +231,20 @@ class Feed:
         """Return the counters of now."""
         depth = sum([stage.depth for stage in self._stages])
         over = self.ended or self.schedule.told
-        until_s = self._consumption.last_s if over else time.perf_counter()
-        return self._consumption.snapshot(self._producers, depth=depth, until_s=until_s)
+        taken, producers = self._consumption, self._producers
+        until_s = taken.last_s if over else time.perf_counter()
+        rows = producers.rows()
+        ready, nbytes = producers.depth
+        return Snapshot(
+            elapsed_s=0.0 if taken.first_s < 0 else until_s - taken.first_s,
+            produced=total(rows),
+            consumed=replace(taken.row, copied=producers.copied),
+            depth=ready + depth,
+            depth_nbytes=nbytes,
+            producers=rows,
+            slots=producers.audit(),
+            set_aside=producers.aside,
+        )
 
     def status(self) -> FeedStatus:
         """Return what the feed and each producer are doing, without a wait for any of them."""

@@ -20,7 +20,7 @@ from fastfeed.core.structure import (
     rebuild,
     structure_of,
 )
-from fastfeed.core.worker import Worker, has_parameter
+from fastfeed.core.worker import UserFunction, Worker
 from fastfeed.errors import BadImage, OptionError, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.reorder import ProducedBatch
@@ -103,9 +103,9 @@ class BatchBuilder:
     ) -> None:
         self._reader = reader
         self._filter, self._own_collate = options.filter, options.collate
-        self._transform = _UserFunction(options.transform) if options.transform else None
+        self._transform = UserFunction(options.transform) if options.transform else None
         self._batch_transform = (
-            _UserFunction(options.batch_transform) if options.batch_transform else None
+            UserFunction(options.batch_transform) if options.batch_transform else None
         )
         self._takes_worker = self._transform is not None and self._transform.takes_worker
         self._generators = generators
@@ -344,17 +344,6 @@ class BatchBuilder:
                     return spec
                 self.spec = spec
             return self.spec
-
-
-class _UserFunction:
-    """A function of the user's, which is passed the worker if it takes one."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self.takes_worker = has_parameter(function, "worker")
-
-    def __call__(self, value: Any, worker: Worker) -> Any:
-        return self._function(value, worker=worker) if self.takes_worker else self._function(value)
 
 
 def _called(place: str, function: Any, *given: Any, **named: Any) -> Any:

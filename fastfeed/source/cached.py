@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from fastfeed.core.collate import Allocate
 from fastfeed.core.leaves import array_of
 from fastfeed.core.structure import Structure, describe, leaves_of, rebuild, structure_of
-from fastfeed.core.worker import Worker, has_parameter
+from fastfeed.core.worker import UserFunction, Worker, has_parameter
 from fastfeed.errors import OptionError
 from fastfeed.mix import Mix
 from fastfeed.options import Cache, FeedOptions
@@ -192,8 +193,15 @@ def cached(given: Any, options: FeedOptions, *, seed: int) -> Any:
     """Return the source, with its cache if the options have one."""
     if not isinstance(options.cache, Cache):
         return given
-    maker = RecordMaker(given, filter=options.filter, transform=options.transform, seed=seed)
-    return CachedRecords(given, options.cache, make=maker)
+    transform = UserFunction(options.transform) if options.transform else None
+    make = partial(
+        _record,
+        data=given,
+        filter=options.filter,
+        transform=transform,
+        worker=Worker(0, 1, seed, 0),
+    )
+    return CachedRecords(given, options.cache, make=make)
 
 
 def uncached(options: FeedOptions) -> FeedOptions:
@@ -203,33 +211,20 @@ def uncached(options: FeedOptions) -> FeedOptions:
     return replace(options, filter=None, transform=None, cache=None)
 
 
-class RecordMaker:
-    """What the producers make of a record by index: read, filtered and transformed.
-
-    Its draws depend on the seed and the index.
-    """
-
-    def __init__(
-        self,
-        data: Any,
-        *,
-        filter: Callable[[Any], Any] | None,
-        transform: Callable[..., Any] | None,
-        seed: int,
-    ) -> None:
-        self._data, self._filter, self._transform, self._seed = data, filter, transform, seed
-        self._draws = transform is not None and has_parameter(transform, "worker")
-
-    def __call__(self, index: int) -> Any:
-        """Return the record, or FILTERED."""
-        item = self._data[index]
-        if self._filter is not None and not self._filter(item):
-            return FILTERED
-        if self._transform is None:
-            return item
-        if self._draws:
-            return self._transform(item, worker=Worker(0, 1, self._seed, 0).for_item((index,)))
-        return self._transform(item)
+def _record(
+    index: int,
+    *,
+    data: Any,
+    filter: Callable[[Any], Any] | None,
+    transform: UserFunction | None,
+    worker: Worker,
+) -> Any:
+    """Return what the producers make of a record, or FILTERED. Its draws depend on the seed and the
+    index."""
+    item = data[index]
+    if filter is not None and not filter(item):
+        return FILTERED
+    return item if transform is None else transform(item, worker.for_item((index,)))
 
 
 def _same(one: Sequence[Array], other: Sequence[Array]) -> bool:

@@ -135,14 +135,6 @@ def test_a_later_batch_that_differs_is_named(later: Any, said: str) -> None:
         spec((X, Y)).check(later, "batch 7")
 
 
-@pytest.mark.parametrize("kind", [">f4", "<f4"])
-def test_any_byte_order_is_delivered_as_the_native_one(kind: str) -> None:
-    batch = np.arange(3, dtype=kind)
-    (leaf,) = spec(batch).check(batch, "a batch").leaves
-    assert leaf.dtype.isnative
-    assert leaf.tolist() == [0, 1, 2]
-
-
 def test_bytes_of_both_forms_mix() -> None:
     for first in (np.array([b"a", b"bcd"]), np.array([b"a\0", b""], object)):
         learned = spec(first)

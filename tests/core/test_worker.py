@@ -80,6 +80,7 @@ def test_draws_are_those_of_seed_epoch_and_index(
     seed: int, epoch: int, index: int, other: int
 ) -> None:
     one = Worker(index, 60, seed, epoch)
+    assert one.rng is one.rng
     drawn = one.rng.random(3).tolist()
     assert drawn == Worker(index, 99, seed, epoch).rng.random(3).tolist(), (
         "the number of producers changes nothing"

@@ -3,10 +3,7 @@ refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -68,28 +65,3 @@ class Moves(RuleBasedStateMachine):
 
 
 TestMoves = Moves.TestCase
-
-
-@given(st.integers(0, COUNT), st.integers(0, COUNT))
-def test_a_range_is_opened_as_one(start: int, stop: int) -> None:
-    slots = Slots(bytearray(COUNT))
-    slots.open(range(start, stop))
-    assert [slots.state(s) == FREE for s in range(COUNT)] == [
-        start <= s < stop for s in range(COUNT)
-    ]
-
-
-def test_a_full_circle_in_the_order_of_the_ring() -> None:
-    slots = Slots(bytearray(1))
-    slots.open(range(1))
-    circle: tuple[Callable[[int], None], ...] = (
-        slots.fill,
-        slots.commit,
-        slots.lend,
-        slots.release,
-    )
-    for _ in range(3):
-        for step in circle:
-            step(0)
-    slots.close(0)
-    assert slots.audit().all == 0

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +9,6 @@ from fastfeed.core.stats import StageRow
 from fastfeed.ring.memory import Segment
 from fastfeed.ring.slots import READY
 from fastfeed.ring.status_page import (
-    NO_ITEM,
     NOT_IN_FLIGHT,
     SLOT_STATES_NBYTES,
     InFlight,
@@ -60,9 +56,3 @@ def test_counters_do_not_reach_into_the_table() -> None:
     page.slots.commit(last)
     assert page.slots.state(last) == READY
     assert page.row(0) == page.row(1)
-
-
-def test_nothing_is_what_no_hand_holds() -> None:
-    assert set(NOT_IN_FLIGHT) == {NO_ITEM}
-    taken: Any = np.iinfo(np.int64)
-    assert taken.min <= NO_ITEM < 0, "it can be no ticket, and it fits"

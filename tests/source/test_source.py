@@ -171,15 +171,6 @@ def test_a_web_dataset_with_a_length(tmp_path: Path) -> None:
         assert [n for (batch,) in runner for n in batch.tolist()] == list(range(5))
 
 
-def test_worker_draws_are_its_own_and_repeat() -> None:
-    draws = {(i, e): worker(i, 2, e).rng.random() for i in (0, 1) for e in (0, 1)}
-    assert len(set(draws.values())) == 4
-    assert draws[1, 1] == worker(1, 2, 1).rng.random()
-    assert worker().rng is not worker().rng
-    one = worker()
-    assert one.rng is one.rng
-
-
 def test_a_callable_gets_worker_by_name_only_if_it_asks() -> None:
     def shared(worker: Worker) -> Iterator[int]:
         yield from range(worker.index, 10, worker.count)
@@ -214,21 +205,6 @@ def test_a_callable_must_return_a_stream(returned: Any) -> None:
 )
 def test_a_callable_may_return_any_stream(makes: Any) -> None:
     assert read(makes) == [(None, 1), (None, 2)]
-
-
-def test_a_generator_is_closed_when_the_producer_ends_early() -> None:
-    closed = []
-
-    def stream() -> Iterator[int]:
-        try:
-            yield from range(10)
-        finally:
-            closed.append(True)
-
-    items = source_from(stream, FeedOptions()).open(worker())
-    next(items)
-    items.close()  # type: ignore[attr-defined]
-    assert closed == [True]
 
 
 def test_a_finite_callable_under_several_producers_names_three_ways_out() -> None:
@@ -352,7 +328,6 @@ def test_a_length_that_changes_between_epochs() -> None:
             {"batch_size": 4, "last_batch": "drop"},
             "batch_size=4 can never be filled: the source has 3 records",
         ),
-        (3, {}, "needs batch_size="),
     ],
 )
 def test_an_indexable_that_cannot_work(length: int, options: dict[str, Any], message: str) -> None:

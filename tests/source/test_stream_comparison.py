@@ -44,13 +44,6 @@ def singles() -> Iterator[np.ndarray]:
         yield np.array([number])
 
 
-def reused() -> Iterator[np.ndarray]:
-    array = np.empty(4)
-    for start in itertools.count(0, 4):
-        array[:] = range(start, start + 4)
-        yield array.copy()
-
-
 def headed() -> Iterator[np.ndarray]:
     yield np.random.default_rng().integers(2**60, size=4)
     yield from endless()
@@ -63,12 +56,6 @@ def skipping() -> Iterator[np.ndarray]:
 def constant() -> Iterator[np.ndarray]:
     for _ in range(100):
         yield np.zeros(4)
-
-
-def same() -> Iterator[np.ndarray]:
-    batch = np.arange(4)
-    while True:
-        yield batch
 
 
 def two() -> Iterator[np.ndarray]:
@@ -110,7 +97,7 @@ def taken(source: Any, count: int, **options: Any) -> tuple[list[float], OptionE
 
 
 @in_each
-@pytest.mark.parametrize("source", [finite, singles, endless, seeded, reused])
+@pytest.mark.parametrize("source", [finite, singles, endless, seeded])
 def test_no_record_is_delivered_twice(threads: int, processes: int, *, source: Any) -> None:
     found, error = taken(source, 10**6, threads=threads, processes=processes)
     assert error is not None and "several times" in str(error)
@@ -125,9 +112,7 @@ def test_copies_that_repeat_later_are_refused(threads: int, processes: int, sour
 
 
 @in_each
-@pytest.mark.parametrize(
-    "source", [constant, same, two, drawn, begun_alike, lambda: iter(fixed, None)]
-)
+@pytest.mark.parametrize("source", [constant, two, drawn, begun_alike, lambda: iter(fixed, None)])
 def test_other_streams_are_read(threads: int, processes: int, *, source: Any) -> None:
     found, error = taken(source, 20, threads=threads, processes=processes)
     assert error is None and found

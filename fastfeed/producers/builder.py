@@ -101,7 +101,7 @@ class BatchBuilder:
     def __init__(
         self, reader: ItemReader, options: FeedOptions, *, generators: Generators | None = None
     ) -> None:
-        self._reader = reader
+        self._reader, self._records = reader, reader.records
         self._filter, self._own_collate = options.filter, options.collate
         self._transform = UserFunction(options.transform) if options.transform else None
         self._batch_transform = (
@@ -159,7 +159,7 @@ class BatchBuilder:
         """Return the batch, or None if it has no records. `at` is the item's ticket or epoch, and
         its number in the epoch."""
         varied = None
-        if self._reader.records:
+        if self._records:
             # What a batch_transform returns has memory of its own.
             allocate = outlet.allocate if self._batch_transform is None else aligned_arrays
             value = self._reader.gather(payload, allocate) if self._gathers else None

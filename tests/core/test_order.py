@@ -172,10 +172,6 @@ def test_ranks_share_an_epoch(length: int, world: int) -> None:
         assert shares(length, world, None) == padded
 
 
-def test_a_large_world_wraps_around() -> None:
-    assert shares(2, 5, "pad") == [[i] for i in (whole(2, Recipe(shuffled=True)) * 3)[:5]]
-
-
 def test_shards_of_a_huge_epoch() -> None:
     recipes = [Recipe(shuffled=True, shard=Shard(rank, 7, "drop")) for rank in range(7)]
     found = [order_of(10**10, seed=1, epoch=0, recipe=r) for r in recipes]

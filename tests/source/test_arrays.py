@@ -173,10 +173,11 @@ def test_an_hdf5_file_that_is_being_written_is_refused_with_the_way_out(tmp_path
 
 
 @in_each
-@pytest.mark.parametrize("kind", ["U", object])
+@pytest.mark.parametrize("kind", ["U", object, list])
 def test_text_is_text(threads: int, processes: int, *, kind: Any) -> None:
-    names = np.array([f"{n}/\u00e4\u4e2d" for n in range(LENGTH)], kind)
-    for images, found in batches((X, names), threads=threads, processes=processes, shuffle=True):
+    names = np.array([f"{n}/\u00e4\u4e2d" for n in range(LENGTH)])
+    column = names.tolist() if kind is list else names.astype(kind)
+    for images, found in batches((X, column), threads=threads, processes=processes, shuffle=True):
         numbers = [int(name.split("/")[0]) for name in found.tolist()]
         assert found.dtype.kind == "U" and found.tolist() == names[numbers].tolist()
         np.testing.assert_array_equal(images, X[numbers])

@@ -22,6 +22,7 @@ from tests.helpers.streams import LIMIT_S
 EXECUTORS = [(1, 0), (3, 0), (1, 2), (2, 2)]
 in_each = pytest.mark.parametrize(("threads", "processes"), EXECUTORS, ids=str)
 LENGTH = 40
+TABLE_END = cache_file.HEADER_NBYTES + 8 * LENGTH
 
 
 class Noted:
@@ -146,7 +147,7 @@ def test_a_file_that_was_cut_off_is_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows(range(LENGTH), cache=tmp_path)
-    os.truncate(tmp_path / cache_file.FILE_NAME, cache_file.HEADER_NBYTES + 8 * LENGTH)
+    os.truncate(tmp_path / cache_file.FILE_NAME, TABLE_END)
     with FeedRunner(range(LENGTH), batch_size=8, transform=made, cache=tmp_path) as runner:
         assert sum(len(batch["label"]) for batch in runner) == LENGTH
         assert runner.snapshot().remade == LENGTH - 1  # the first one is all zeros
@@ -179,21 +180,31 @@ def test_a_folder_of_another_version_is_refused(
         rows(range(LENGTH), cache=tmp_path)
 
 
-@pytest.mark.parametrize("free", [0, cache_file.HEADER_NBYTES + 8 * LENGTH + 64])
+@pytest.mark.parametrize(
+    ("free", "cut_off"), [(0, False), (TABLE_END + 64, False), (TABLE_END + 64, True)]
+)
 def test_a_full_disk_costs_only_the_cache(
-    free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    free: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    cut_off: bool,
 ) -> None:
-    reserve = os.posix_fallocate
+    reserve, path = os.posix_fallocate, tmp_path / cache_file.FILE_NAME
 
     def full(file: int, start: int, nbytes: int) -> None:
         if nbytes > free:
             raise OSError(errno.ENOSPC, "No space left on device")
         reserve(file, start, nbytes)
 
+    if cut_off:
+        rows(range(LENGTH), cache=tmp_path)
+        os.truncate(path, TABLE_END)
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert rows(range(LENGTH), cache=tmp_path, epochs=2) == list(range(LENGTH)) * 2
     assert "no space for the cache" in caplog.text
-    assert (tmp_path / cache_file.FILE_NAME).stat().st_size <= free
+    assert path.stat().st_size == min(free, TABLE_END)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -359,23 +370,6 @@ def test_numbers_of_another_byte_order() -> None:
     ):
         for batch, expected in zip(runner, plain, strict=True):
             assert batch.dtype == expected.dtype and (batch == expected).all()
-
-
-def test_a_file_that_was_cut_off_on_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows(range(LENGTH), cache=tmp_path)
-    file = tmp_path / cache_file.FILE_NAME
-    os.truncate(file, cache_file.HEADER_NBYTES + 8 * LENGTH)
-
-    def full(file: int, start: int, nbytes: int) -> None:
-        if nbytes > os.fstat(file).st_size + cache_file.ALIGN:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    assert rows(range(LENGTH), cache=tmp_path, epochs=2) == list(range(LENGTH)) * 2
-    assert "no space for the cache" in caplog.text
-    assert file.stat().st_size == cache_file.HEADER_NBYTES + 8 * LENGTH
 
 
 def test_a_folder_on_a_read_only_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

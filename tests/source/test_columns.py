@@ -83,16 +83,6 @@ def test_functions_get_the_items_of_lists_as_they_were(
     assert sorted(np.concatenate(found).tolist()) == list(range(LENGTH))
 
 
-@in_each
-@pytest.mark.parametrize("outer", [tuple, dict])
-def test_files_and_labels(threads: int, processes: int, *, outer: Any) -> None:
-    source = (NAMES, Y.tolist()) if outer is tuple else {"file": NAMES, "label": Y.tolist()}
-    found = batches(source, threads=threads, processes=processes, shuffle=True)
-    pairs = [(b["file"], b["label"]) if outer is dict else b for b in found]
-    assert all(files.tolist() == [NAMES[n] for n in labels] for files, labels in pairs)
-    assert sorted(n for _, labels in pairs for n in labels.tolist()) == list(range(LENGTH))
-
-
 def test_lists_of_rows_of_varying_length_are_padded() -> None:
     ((padded, _),) = batches(([[1], [1, 2, 3], []], [0, 1, 2]), pad=True)
     assert padded.tolist() == [[1, 0, 0], [1, 2, 3], [0, 0, 0]]

@@ -61,30 +61,30 @@ class Changes(Loop):
         for element in self.runner:
             yield self.changed(element)
 
-    def changed(self, element: Element) -> Any:
+    def changed(self, element: Any) -> Any:
         raise NotImplementedError
 
 
 class ChangesAValue(Changes):
     """Makes the smallest possible change: the sign of a zero."""
 
-    def changed(self, element: Element) -> Any:
+    def changed(self, element: Any) -> Any:
         number, (levels, zeros) = element.nested
         return element._replace(nested=(number, [levels, np.abs(zeros)]))
 
 
 class ChangesADtype(Changes):
-    def changed(self, element: Element) -> Any:
+    def changed(self, element: Any) -> Any:
         return element._replace(index=element.index.astype(np.int32))
 
 
 class ChangesTheStructure(Changes):
-    def changed(self, element: Element) -> Any:
+    def changed(self, element: Any) -> Any:
         return element._asdict()
 
 
 class ChangesAShape(Changes):
-    def changed(self, element: Element) -> Any:
+    def changed(self, element: Any) -> Any:
         return element._replace(index=element.index[:, None])
 
 

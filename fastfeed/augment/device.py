@@ -56,4 +56,4 @@ def on_host(batch: Batch) -> Batch:
     """Return the batch with every leaf on the host; those on a device are copied."""
     if not any(map(on_device, batch.leaves)):
         return batch
-    return Batch(tuple(map(np.asarray, batch.leaves)), batch.rows, batch.nbytes, batch.release)
+    return Batch(tuple(map(np.asarray, batch.leaves)), batch.rows, batch.nbytes)

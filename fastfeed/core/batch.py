@@ -5,7 +5,7 @@ A spec is inferred from the first batch; every later batch is checked against it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,7 +43,6 @@ class Batch:
     leaves: tuple[np.ndarray[Any, Any], ...]
     rows: int
     nbytes: int
-    release: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +84,7 @@ class RingReader:
         else:
             leaves = decode(owner)
             nbytes = sum(map(nbytes_of, leaves))
-        return Batch(leaves, rows, nbytes, partial(self.released.append, ref))
+        return Batch(leaves, rows, nbytes)
 
     def lend(self, slot: int, spec: BatchSpec, *, rows: int, room: int) -> tuple[Batch, bool]:
         """Lend the batch in a slot to the consumer: return (views, False), or (a copy, True) if the
@@ -105,7 +104,7 @@ class RingReader:
     def return_slots(self, refs: Iterable[SlotRef]) -> None:
         """Return slots without views to the worker."""
         slots = []
-        for ref in refs:  # one may come twice: ended by the user, then collected
+        for ref in refs:  # of a call that was interrupted, the slot may be lent anew
             if self._lent.get(ref.slot) is ref:
                 del self._lent[ref.slot]
                 self.page.slots.release(ref.slot)

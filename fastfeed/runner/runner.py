@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import sys
 import time
 import warnings
 import weakref
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from fastfeed.core.batch import Batch
 from fastfeed.core.stats import Snapshot
 from fastfeed.core.status import FeedStatus
 from fastfeed.engine.feed import Feed
@@ -61,53 +59,6 @@ def documented(options: type) -> Callable[[Documented], Documented]:
         return kind
 
     return decorate
-
-
-class BatchLease:
-    """A batch for the length of a block: `with runner.take() as batch`.
-
-    After the block its memory is reused, unless a reference to it is left: a list that holds the
-    batch, a view or a tensor of one of its arrays, a second name for an array. These keep the
-    memory as usual.
-    """
-
-    def __init__(self, batch: Batch, value: Any) -> None:
-        self._batch: Batch | None = batch
-        self._value = value
-
-    def __enter__(self) -> Any:
-        return self._value
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        batch, value = self._batch, self._value
-        self._batch = self._value = None
-        if batch is None or batch.release is None:
-            return
-        # Expected references: to the outermost object from this function and the block's name; to
-        # an array from the batch, too. sys.getrefcount counts its own argument.
-        if sys.getrefcount(value) <= 3 + any(leaf is value for leaf in batch.leaves) and not _held(
-            value, batch
-        ):
-            batch.release()
-
-
-def _held(value: Any, batch: Batch) -> bool:
-    """Return True if there are references to what is inside the containers of `value`."""
-    if not isinstance(value, (tuple, list, dict)):
-        return False
-    # Expected references to what is inside: the container, the name here and the argument; to an
-    # array the batch, too.
-    for part in value.values() if isinstance(value, dict) else value:
-        if sys.getrefcount(part) > 3 + any(leaf is part for leaf in batch.leaves) or _held(
-            part, batch
-        ):
-            return True
-    return False
 
 
 @documented(FeedOptions)
@@ -263,19 +214,6 @@ class FeedRunner:
         """
         self._claim("a loop")
         return batches_of(self._stream, self._stream.current_feed(), turns=self._turns)
-
-    def take(self) -> BatchLease:
-        """Return the next batch, for `with runner.take() as batch:`; its memory is reused after the
-        block.
-
-        Raise StopIteration where iteration would end, and otherwise what iteration raises.
-        """
-        self._claim("a loop")
-        feed = self._stream.current_feed()
-        batch = self._turns.take(self._turns.begin(), feed.take)
-        if batch is None:
-            raise StopIteration
-        return BatchLease(batch, feed.spec.rebuild(batch))
 
     def snapshot(self) -> Snapshot:
         """Return the counters of every stage; `snapshot().starvation` is the share (0 to 1) of wall

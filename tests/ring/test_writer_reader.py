@@ -35,7 +35,6 @@ class RingMachine(RuleBasedStateMachine):
         # In the user's code: arrays, their values, lent.
         self.drafts: list[tuple[Any, Batch, bool]] = []
         self.sent: list[tuple[np.ndarray, ...]] = []  # on the way to the trainer: copies
-        self.ended: list[Any] = []  # ended by the trainer, which must not use them any more
         # In the trainer: views, copies, lent.
         self.held: list[tuple[Any, tuple[np.ndarray, ...], bool]] = []
 
@@ -97,7 +96,6 @@ class RingMachine(RuleBasedStateMachine):
         assert leaves_equal(batch.leaves, want)
         assert batch.rows == len(want[0])
         assert all(a.ctypes.data % 64 == 0 for a in batch.leaves if a.dtype != object and a.size)
-        assert not copied or batch.release is None
         self.held.append((batch, want, not copied and in_slots(want)))
 
     @precondition(lambda self: self.held)
@@ -109,27 +107,6 @@ class RingMachine(RuleBasedStateMachine):
         leaf = data.draw(st.integers(0, len(leaves) - 1))
         if leaves[leaf].dtype != object or not lent:
             self.held[place] = ([leaves[leaf][::2].T], (want[leaf][::2].T,), lent)
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def end_a_lease(self, data: st.DataObject) -> None:
-        """The slot returns at once, even with views left; it may be lent again while they exist."""
-        place = data.draw(st.integers(0, len(self.held) - 1))
-        batch, _, _ = self.held[place]
-        if isinstance(batch, Batch) and batch.release is not None:
-            self.held.pop(place)
-            batch.release()
-            self.ended.append(batch)
-
-    @precondition(lambda self: self.ended)
-    @rule(data=st.data(), drop=st.booleans())
-    def end_it_again(self, data: st.DataObject, drop: bool) -> None:
-        """The slot may hold another batch by now, which must not be affected."""
-        batch = self.ended[data.draw(st.integers(0, len(self.ended) - 1))]
-        if drop:
-            self.ended = [other for other in self.ended if other is not batch]
-        else:
-            batch.release()
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -160,7 +137,6 @@ class RingMachine(RuleBasedStateMachine):
         while self.sent:
             self.take()
         self.held.clear()
-        self.ended.clear()
         self.ring.give_back()
         if self.ring.current:
             self.ring.writer._collect()

@@ -79,11 +79,10 @@ def test_a_loop_gets_all_or_an_error(mix: tuple[int, int], sink: str) -> None:
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=str)
-def test_loops_epochs_and_take_are_iterations_of_one_runner(mix: tuple[int, int]) -> None:
+def test_loops_and_epochs_are_iterations_of_one_runner(mix: tuple[int, int]) -> None:
     others: list[Callable[[FeedRunner], Any]] = [
         lambda runner: next(iter(runner)),
         lambda runner: next(iter(next(runner.epochs()))),
-        lambda runner: runner.take(),
     ]
     for other in others:
         with runner_of(mix) as runner:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed import FeedRunner, FeedStopped, ProducerError
+from tests.helpers.rings import give_back_early
 
 MIDDLE = 50  # beyond the end of the scenes with few batches
 LAST = 401  # record
@@ -116,7 +117,7 @@ class ReplaysTheFirstPass(Loop):
 
 
 class GivesMemoryBackTooEarly(Loop):
-    """Ends the lease of every batch although its arrays are views of the slot."""
+    """Gives the slot of every batch back although its arrays are views of it."""
 
     def __init__(self, runner: FeedRunner) -> None:
         super().__init__(runner)
@@ -125,8 +126,7 @@ class GivesMemoryBackTooEarly(Loop):
     def __iter__(self) -> Iterator[Any]:
         one = iter(self.passes)
         while (batch := one.take()) is not None:
-            if batch.release is not None:
-                batch.release()
+            give_back_early(batch)
             yield one.feed.spec.rebuild(batch)
 
 

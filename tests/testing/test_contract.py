@@ -44,27 +44,6 @@ def test_the_plain_loop() -> None:
     keeps(lambda runner: runner, traits=traits)
 
 
-class Blocks:
-    """A loop over `take()`, which gives memory back where a block ends."""
-
-    def __init__(self, runner: FeedRunner) -> None:
-        self._runner = runner
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            try:
-                lease = self._runner.take()
-            except StopIteration:
-                return
-            with lease as batch:
-                yield batch
-            del batch, lease  # otherwise they would be held during the wait for the next one
-
-
-def test_blocks() -> None:
-    keeps(Blocks, traits=SinkTraits(goes_on=True))
-
-
 def test_one_iterator_is_a_sink_too() -> None:
     keeps(iter, "early break", "second epoch", traits=SinkTraits(again=False), processes=(0,))
 

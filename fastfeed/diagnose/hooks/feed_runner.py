@@ -31,11 +31,10 @@ IDLE_BATCHES = 2.0
 
 
 def install(module: Any, log: HookLog) -> Undo:
-    """Patch `__iter__`, and of the runner itself also `take` and `state`."""
+    """Patch `__iter__`, and of the runner itself also `state`."""
     kind = getattr(module, CLASSES[module.__name__])
     undos = [patch(kind, "__iter__", wrap=lambda original: _wrap_iter(original, log))]
     if kind.__name__ == "FeedRunner":
-        undos.append(patch(kind, "take", wrap=lambda original: _wrap_take(original, log)))
         undos.append(patch(kind, "state", wrap=_wrap_state))
     return undo_all(undos)
 
@@ -52,16 +51,6 @@ def _wrap_iter(original: Callable[[Any], Any], log: HookLog) -> Callable[[Any], 
     return __iter__
 
 
-def _wrap_take(original: Callable[[Any], Any], log: HookLog) -> Callable[[Any], Any]:
-    @wraps(original)
-    def take(self: Any) -> Any:
-        # the lease of a batch ends with its block
-        steps = recorder_of(self, log, create=partial(_recorder, ahead=False))
-        return original(self) if steps is None else steps.take(partial(original, self))
-
-    return take
-
-
 def _wrap_state(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @wraps(original)
     def state(self: Any) -> Any:
@@ -72,7 +61,7 @@ def _wrap_state(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return state
 
 
-def _recorder(owner: Any, log: HookLog, *, ahead: bool = True) -> StepRecorder:
+def _recorder(owner: Any, log: HookLog) -> StepRecorder:
     """Return the recorder of an object that is iterated over.
 
     Batches of a FeedRunner and its epochs may be taken ahead; the other objects count what they
@@ -91,9 +80,7 @@ def _recorder(owner: Any, log: HookLog, *, ahead: bool = True) -> StepRecorder:
         status=partial(_counters, ref),
         producers=partial(_producers, ref),
     )
-    steps = StepRecorder(
-        log, "runner", name="FeedRunner", buffer=buffer, ahead=ahead, source=source
-    )
+    steps = StepRecorder(log, "runner", name="FeedRunner", buffer=buffer, source=source)
     runner.__dict__[RECORDER] = steps
     return steps
 

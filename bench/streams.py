@@ -159,6 +159,7 @@ def tail(cell: dict[str, Any]) -> dict[str, float]:
 def resume(cell: dict[str, Any]) -> dict[str, float]:
     """Milliseconds until the first batch."""
     from fastfeed import FeedRunner
+    from fastfeed.runner.checkpoint import checked
 
     data = Endless(cell["length"])
 
@@ -171,6 +172,7 @@ def resume(cell: dict[str, Any]) -> dict[str, float]:
         fresh = 1e3 * (time.perf_counter() - start)
         state = json.loads(json.dumps(runner.state()))
     state["streams"]["-1"]["next"] = 10**6
+    state = checked(state)
     with made() as runner:
         start = time.perf_counter()
         batch = next(iter(runner.restore(state)))

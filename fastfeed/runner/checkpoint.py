@@ -9,7 +9,6 @@ import logging
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +23,9 @@ from fastfeed.core.position import (
     ONLY_STREAM,
     StreamStart,
     starts_of,
-    whole,
 )
 from fastfeed.core.shard_address import ShardAddress
-from fastfeed.engine.epoch_schedule import FOREVER, ResumePoint
+from fastfeed.engine.epoch_schedule import ResumePoint
 from fastfeed.errors import FeedWarning, OptionError, message_of
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions, Shuffle
@@ -39,23 +37,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("fastfeed")
 STATE_VERSION = 1
-MOST_STREAMS, MAX_SEED = 2**20, 2**1024  # beyond these a state is damaged
 STREAM_COUNT_KEY = "producers"  # the number of streams of a callable, which a resumed run keeps
-STATE_KEYS = (
-    "seed",
-    "of",
-    "epoch",
-    "run_first",
-    "streams",
-    "batches",
-    "records",
-    "sizes",
-    "pool",
-    "check",
-)
-CHECKED_KEYS = ("seed", "epoch", "run_first", "batches", "records", "sizes", "pool", "claims")
-# what the reading of a damaged state raises
-DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+# what the encoding of a damaged state raises
+DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
 OF_ONE_RANK = ("rank", "world", "remainder")  # in the fingerprint of a stream
 SOURCE_NAMES = {IndexedSource: "indexable", SharedSource: "iterable", CallableSource: "callable"}
 
@@ -112,28 +96,18 @@ def state_of(
 
 
 def checked(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state with its checksum: of the positions only if a pool depends on them."""
-    kept = [state.get(key) for key in CHECKED_KEYS] + [state["pool"] and state["streams"]]
-    return {**state, "check": zlib.crc32(json.dumps(kept, sort_keys=True).encode())}
+    """Return a state with its checksum."""
+    return {**state, "check": zlib.crc32(_encoded(state))}
 
 
-def resume_from(state: Any, *, stream: dict[str, Any], seed: int | None) -> tuple[ResumePoint, int]:
-    """Return the point to resume from, and the root seed. Raise OptionError for the state of
-    another `stream` (a fingerprint), or a damaged one."""
-    try:
-        return _resume_from(state, stream=stream, seed=seed)
-    except OptionError:
-        raise
-    except DAMAGE as error:
-        raise OptionError(
-            f"the state is damaged ({message_of(error)}): pass what FeedRunner.state() returned, "
-            "unchanged"
-        ) from error
+def _encoded(state: Mapping[str, Any]) -> bytes:
+    kept = {name: value for name, value in state.items() if name != "check"}
+    # `int`: integers of numpy
+    return json.dumps(kept, sort_keys=True, default=int).encode()
 
 
-def _resume_from(
-    state: Any, *, stream: dict[str, Any], seed: int | None
-) -> tuple[ResumePoint, int]:
+def intact(state: Any) -> dict[str, Any]:
+    """Return a state in plain values. Raise OptionError for one of another version, or changed."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise OptionError(f"restore({type(state).__name__}): pass what FeedRunner.state() returned")
     if state["version"] != STATE_VERSION:
@@ -141,40 +115,39 @@ def _resume_from(
             f"the state has version {state['version']!r}: this fastfeed reads version "
             f"{STATE_VERSION}"
         )
-    missing = [
-        key for key in STATE_KEYS if key not in state or (state[key] is None and key != "pool")
-    ]
-    if missing:
-        raise OptionError(
-            f"the state lacks {', '.join(missing)}: pass all that FeedRunner.state() returned"
-        )
+    try:
+        text = _encoded(state)
+        if state["check"] == zlib.crc32(text):
+            plain: dict[str, Any] = json.loads(text)
+            return plain
+        why = "its checksum is another one"
+    except DAMAGE as error:
+        why = message_of(error)
+    raise OptionError(
+        f"the state is damaged ({why}): pass what FeedRunner.state() returned, unchanged"
+    )
+
+
+def resume_from(state: Any, *, stream: dict[str, Any], seed: int | None) -> tuple[ResumePoint, int]:
+    """Return the point to resume from, and the root seed. Raise OptionError for the state of
+    another `stream` (a fingerprint), or a damaged one."""
+    state = intact(state)
     _refuse_other_stream(
         {**state["of"], "seed": state["seed"], STREAM_COUNT_KEY: None},
         {**stream, "seed": state["seed"] if seed is None else seed, STREAM_COUNT_KEY: None},
     )
-    counts = (whole(state["batches"]), whole(state["records"]))
-    begin = ResumePoint(
-        epoch=whole(state["epoch"], high=FOREVER),
+    point = ResumePoint(
+        epoch=state["epoch"],
         starts=starts_of(state),
-        run_first=whole(state["run_first"]),
+        # a job whose ranks share out the batches may be in an earlier epoch than the rank
+        run_first=min(state["run_first"], state["epoch"]),
         pool=state["pool"],
-        sizes={int(number): whole(size, low=1) for number, size in state["sizes"].items()},
-        counts=counts,
+        sizes={int(number): size for number, size in state["sizes"].items()},
+        counts=(state["batches"], state["records"]),
+        streams=state["of"].get(STREAM_COUNT_KEY, 0),
         claims=state.get("claims"),
     )
-    if state["check"] != checked(dict(state))["check"]:
-        raise ValueError("its checksum is another one")
-    if begin.claims is not None:  # the job may be in an earlier epoch than the rank
-        begin = replace(begin, run_first=min(begin.run_first, begin.epoch))
-    least = ONLY_STREAM
-    if STREAM_COUNT_KEY in stream:
-        streams, least = whole(state["of"][STREAM_COUNT_KEY], low=1, high=MOST_STREAMS), 0
-        begin = replace(begin, streams=streams)
-    if any(not least <= number < max(begin.streams, least + 1) for number in begin.starts):
-        raise ValueError(f"{begin.streams} streams")
-    if begin.epoch < begin.run_first:
-        raise ValueError(f"epoch {begin.epoch} of a run from {begin.run_first}")
-    return begin, whole(state["seed"], high=MAX_SEED)
+    return point, state["seed"]
 
 
 def _refuse_other_stream(saved: dict[str, Any], present: dict[str, Any]) -> None:
@@ -265,29 +238,24 @@ def merged_state(
             'order="any": the rest of the epoch is divided anew, so no order can be kept. Use as '
             "many ranks as before, and give each its own state"
         )
-    try:
-        _refuse_incomplete(states)
-        epoch, rest = _rest(states, source, options=options)
-        own = {name: stream[name] for name in OF_ONE_RANK if name in stream}
-        known = {name: value for name, value in states[0]["of"].items() if name not in OF_ONE_RANK}
-        start = {} if rest is None else {"next": 0, "done": [], "part": {}, "rest": rest}
-        streams = {str(ONLY_STREAM): start} if start else {}
-        first = min(int(state["run_first"]) for state in states)
-        own_run = {"epoch": epoch, "run_first": first, "streams": streams}
-        return checked({**states[0], "of": {**known, **own}, **own_run})
-    except DAMAGE as error:
-        if isinstance(error, OptionError):
-            raise
-        raise OptionError(
-            f"a state is damaged ({message_of(error)}): pass what FeedRunner.state() returned in "
-            "each rank, unchanged"
-        ) from error
+    states = [intact(state) for state in states]
+    _refuse_incomplete(states)
+    known, present = (
+        {name: value for name, value in each.items() if name not in OF_ONE_RANK}
+        for each in (states[0]["of"], stream)
+    )
+    _refuse_other_stream(known, present)
+    epoch, rest = _rest(states, source, options=options)
+    own = {name: stream[name] for name in OF_ONE_RANK if name in stream}
+    start = {} if rest is None else {"next": 0, "done": [], "part": {}, "rest": rest}
+    streams = {str(ONLY_STREAM): start} if start else {}
+    first = min(state["run_first"] for state in states)
+    own_run = {"epoch": epoch, "run_first": first, "streams": streams}
+    return checked({**states[0], "of": {**known, **own}, **own_run})
 
 
 def _refuse_incomplete(states: Sequence[Mapping[str, Any]]) -> None:
     """Raise OptionError unless these are the states of ranks 0 to world - 1 of one job."""
-    if any(state["check"] != checked(dict(state))["check"] for state in states):
-        raise ValueError("the checksum of one is another one")
     worlds = {state["of"]["world"] for state in states}
     if any(worlds) and any("rank" not in state["of"] for state in states):
         raise OptionError(
@@ -295,11 +263,12 @@ def _refuse_incomplete(states: Sequence[Mapping[str, Any]]) -> None:
             'only as many ranks can keep. Save them with order="any", or restore each in its own '
             "rank"
         )
-    ranks = sorted(int(state["of"].get("rank", 0)) for state in states)
-    if len(worlds) != 1 or ranks != list(range(int(worlds.pop() or 1))):
+    ranks = sorted(state["of"].get("rank", 0) for state in states)
+    world = next(iter(worlds), None)
+    if len(worlds) != 1 or ranks != list(range(world or 1)):
         raise OptionError(
             f"restore() needs the state of every rank of one job, got those of ranks {ranks} of "
-            f"world {states[0]['of']['world']}: save runner.state() in each rank, and pass all"
+            f"world {world}: save runner.state() in each rank, and pass all"
         )
     same = [{**state["of"], "rank": 0, "seed": state["seed"]} for state in states]
     if any(one != same[0] for one in same) or any(state["pool"] for state in states):
@@ -313,13 +282,13 @@ def _rest(
     states: Sequence[Mapping[str, Any]], source: IndexedSource, *, options: FeedOptions
 ) -> tuple[int, list[list[int]] | None]:
     """Return the epoch, and ranges of the positions in it that are left; None: all are."""
-    seed, epoch = int(states[0]["seed"]), min(int(state["epoch"]) for state in states)
+    seed, epoch = states[0]["seed"], min(state["epoch"] for state in states)
     starts = [_start(state, epoch) for state in states]
     before = next(start.rest for start in starts if start is not None)
     length = source.order_in(epoch, seed, rest=before, divided=False).length
     left = np.ones(length, bool)
     of, group = states[0]["of"], source.group_size
-    world = int(of["world"] or 1)
+    world = of["world"] or 1
     each = rank_length(length // group, world, padded=of["remainder"] == "pad") * group
     size = options.batch_size or 1
     whole = each // size * size if options.last_batch == "drop" else each
@@ -334,7 +303,7 @@ def _rest(
                 'restore() of several states with on_error="skip": which records of a batch were '
                 "delivered is not known. Use as many ranks as before"
             )
-        share = (int(state["of"].get("rank", 0)), world)
+        share = (state["of"].get("rank", 0), world)
         left[places_of_rank(local, share, group=group, length=length)] = False
     if left.all() and before is None:
         return epoch, None
@@ -353,7 +322,7 @@ def _rest(
 def _start(state: Mapping[str, Any], epoch: int) -> StreamStart | None:
     """Return what a rank has consumed of the epoch; None: its whole share."""
     start = starts_of(state).get(ONLY_STREAM, FROM_THE_START)
-    ahead = int(state["epoch"]) - epoch
+    ahead = state["epoch"] - epoch
     if not ahead:
         return start
     if ahead > 1 or start != FROM_THE_START:
@@ -366,8 +335,6 @@ def _start(state: Mapping[str, Any], epoch: int) -> StreamStart | None:
 
 def _consumed(start: StreamStart, size: int, *, length: int) -> Indices:
     """Return the positions in a rank's share that were consumed."""
-    if max((*start.done, *start.part, 0)) * size > length or max((*start.part.values(), 0)) > size:
-        raise ValueError(f"items of a share of {length} records")
     whole = np.array([*range(min(start.next, -(-length // size))), *sorted(start.done)], np.int64)
     places = [(whole[:, None] * size + np.arange(size)).reshape(-1)]
     places += [item * size + np.arange(rows) for item, rows in start.part.items()]

@@ -18,6 +18,7 @@ import pytest
 from fastfeed import FeedRunner, OptionError, Shard, Shuffle, StateError, Worker
 from fastfeed.core.order import Recipe, order_of
 from fastfeed.mix import Mix
+from fastfeed.runner.checkpoint import checked
 from fastfeed.samplers import Balanced, Weighted
 from tests.helpers.feeds import (
     Readable,
@@ -74,7 +75,7 @@ def first_batch(
 )
 def test_a_huge_source_starts_and_goes_on_at_once(source: Any, options: dict[str, Any]) -> None:
     first, state, start_s = first_batch(source, **options)
-    state["streams"]["-1"] = {"next": 10**6, "done": [], "part": {}}
+    state = checked({**state, "streams": {"-1": {"next": 10**6, "done": [], "part": {}}}})
     later, after, resume_s = first_batch(source, state, **options)
     assert start_s < START_S and resume_s < START_S
     assert first != later

@@ -251,14 +251,3 @@ def test_a_death_names_what_may_have_been_in_hand(tmp_path: Path) -> None:
         pytest.raises(ProducerError, match=named),
     ):
         list(again)
-
-
-@pytest.mark.parametrize("producers", [0, 1, None, "x"])
-def test_a_damaged_number_of_streams(producers: Any) -> None:
-    with runner(Drawing((4,)), (0, 2)) as fresh:
-        list(islice(fresh, 6))
-        state = fresh.state()
-    state["of"]["producers"] = producers
-    state["streams"] = {"1": {"next": 2, "done": [], "part": {}}}
-    with pytest.raises(OptionError, match="the state is damaged"):
-        runner(Drawing((4,)), (0, 2), state)

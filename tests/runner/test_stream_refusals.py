@@ -258,22 +258,6 @@ def test_what_is_no_state(bad: Any) -> None:
         FeedRunner(range(20), batch_size=4).restore(bad)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"streams": None},
-        {"streams": {"-1": {}}},
-        {"epoch": "x"},
-        {"epoch": -1},
-        {"of": None},
-        {"run_first": None},
-    ],
-)
-def test_a_damaged_state(change: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="state"):
-        FeedRunner(range(20), batch_size=4, seed=1).restore({**state_of(), **change})
-
-
 @in_each_mix
 def test_restore_is_for_the_beginning(mix: tuple[int, int]) -> None:
     state = state_of()

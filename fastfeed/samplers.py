@@ -55,13 +55,12 @@ class Balanced:
         """
         _same_length("Balanced", "labels", there=len(self._classes), length=length)
         rng = np.random.default_rng((seed, epoch))
-        sizes = np.bincount(self._classes)
-        rounds = -(-self._count // len(sizes))
-        members = np.split(np.argsort(self._classes, kind="stable"), np.cumsum(sizes)[:-1])
-        streams = np.stack(
-            [_repeated_permutations(rng, own, length=rounds) for own in members], axis=1
-        )
-        return rng.permuted(streams, axis=1).reshape(-1)[: self._count]
+        classes = int(self._classes.max()) + 1
+        drawn = _distinct_classes(rng, classes, size=1, count=self._count)
+        found = np.empty(self._count, np.int64)
+        wanted = np.bincount(drawn, minlength=classes)
+        found[np.argsort(drawn, kind="stable")] = _members(rng, self._classes, wanted=wanted)
+        return found
 
 
 class Pairs:
@@ -109,9 +108,10 @@ class Pairs:
         rng = np.random.default_rng((seed, epoch))
         classes = int(self._classes.max()) + 1
         drawn = _distinct_classes(rng, classes, size=self.group_size // 2, count=self._count // 2)
-        wanted = np.bincount(drawn, minlength=classes)
+        wanted = 2 * np.bincount(drawn, minlength=classes)
         found = np.empty((len(drawn), 2), np.int64)
-        found[np.argsort(drawn, kind="stable")] = _pairs(rng, self._classes, wanted=wanted)
+        members = _members(rng, self._classes, wanted=wanted)
+        found[np.argsort(drawn, kind="stable")] = members.reshape(-1, 2)
         return found.reshape(-1)
 
 
@@ -139,27 +139,27 @@ def _distinct_classes(rng: np.random.Generator, classes: int, *, size: int, coun
     return drawn
 
 
-def _pairs(rng: np.random.Generator, labels: Indices, *, wanted: Indices) -> Indices:
-    """Return `wanted[c]` pairs of different records of each class c in turn, of shape (n, 2).
+def _members(rng: np.random.Generator, labels: Indices, *, wanted: Indices) -> Indices:
+    """Return `wanted[c]` records of each class c in turn, from its repeated permutations.
 
-    The pairs of a class cut its repeated permutations. Those of an odd number of records meet in
-    the middle of a pair, whose records must differ.
+    Pairs of a class of an odd number of records meet two permutations in the middle of a pair,
+    whose records must differ.
     """
     sizes = np.bincount(labels)
     members, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
     # each run is one permutation of one class
-    runs = np.repeat(np.arange(len(sizes)), -(-2 * wanted // sizes))
+    runs = np.repeat(np.arange(len(sizes)), -(-wanted // sizes))
     ends = np.cumsum(sizes[runs])
     run = np.repeat(np.arange(len(runs)), sizes[runs])
     place = np.arange(len(run)) - (ends - sizes[runs])[run]
     drawn = members[starts[runs][run] + place][np.lexsort((rng.random(len(run)), run))]
     number = np.arange(len(runs)) - np.searchsorted(runs, runs)
-    odd = np.flatnonzero((sizes[runs] % 2 == 1) & (number % 2 == 1))
+    odd = np.flatnonzero((sizes[runs] % 2 == 1) & (sizes[runs] > 1) & (number % 2 == 1))
     same = ends[odd - 1][drawn[ends[odd - 1] - 1] == drawn[ends[odd - 1]]]
     drawn[same], drawn[same + 1] = drawn[same + 1], drawn[same]
     first = ends[np.searchsorted(runs, runs)] - sizes[runs]
-    used = np.arange(len(run)) - first[run] < 2 * wanted[runs][run]
-    found: Indices = drawn[used].reshape(-1, 2)
+    used = np.arange(len(run)) - first[run] < wanted[runs][run]
+    found: Indices = drawn[used]
     return found
 
 
@@ -187,12 +187,6 @@ def _classes_of(labels: Any) -> tuple[npt.NDArray[Any], Indices]:
             f"labels must be of one type, all integers or all text: {error}"
         ) from None
     return names, classes
-
-
-def _repeated_permutations(rng: np.random.Generator, members: Indices, *, length: int) -> Indices:
-    """Concatenate random permutations of `members` up to `length`."""
-    times = -(-length // len(members))
-    return rng.permuted(np.tile(members, (times, 1)), axis=1).reshape(-1)[:length]
 
 
 def _shares(weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

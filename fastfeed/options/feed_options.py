@@ -32,32 +32,11 @@ from fastfeed.options.option_values import (
 if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment
 
-# by option: the least value, and a hint for the error
-INTEGER_OPTIONS = {
-    "threads": (1, "a feed needs at least one producer thread"),
-    "processes": (0, "0 uses producer threads in this process"),
-    "batch_size": (1, "leave it out for the default"),
-    "epochs": (1, "leave it out for the default"),
-    "prefetch": (1, "leave it out to bound batches by memory= only"),
-}
-OPTIONAL_INTEGER_OPTIONS = ("batch_size", "epochs", "prefetch")
-OPTION_CHOICES = {
-    "last_batch": ("keep", "drop"),
-    "order": ("kept", "any"),
-    "on_worker_death": ("raise", "restart"),
-    "records": (None, True, False),
-}
 LINUX_OPTIONS = {
     "processes": ": this system has no memory without a name to share (memfd) and no descriptors "
     "of processes (pidfd). Use threads=",
     "remote": ", as processes= does. Use threads=",
     "metrics": ": use runner.snapshot()",
-}
-FUNCTIONS = {
-    "transform": "one item",
-    "filter": "one item",
-    "collate": "a list of records",
-    "batch_transform": "one batch",
 }
 _PARALLEL = (
     "threads= are producer threads (they hide waits and native code), processes= are worker "
@@ -397,71 +376,76 @@ CLASHES: tuple[tuple[Callable[[FeedOptions], Any], str], ...] = (
 )
 
 
+def _at_least(minimum: int) -> Callable[[Any], bool]:
+    return lambda value: is_integer(value) and int(value) >= minimum
+
+
+def _one_of(*choices: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value in choices
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _is_augment(value: Any) -> bool:
+    from fastfeed.augment.spec import Augment
+
+    return isinstance(value, Augment)
+
+
+DEFAULT = "; leave it out for the default"
+# by option: what accepts its values, what these are, and a hint. An option without a default may
+# also be None
+CHECKS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "threads": (_at_least(1), "an integer >= 1", "; a feed needs at least one producer thread"),
+    "processes": (_at_least(0), "an integer >= 0", "; 0 uses producer threads in this process"),
+    "batch_size": (_at_least(1), "an integer >= 1", DEFAULT),
+    "epochs": (_at_least(1), "an integer >= 1", DEFAULT),
+    "prefetch": (
+        _at_least(1),
+        "an integer >= 1",
+        "; leave it out to bound by memory= only",
+    ),
+    "seed": (_at_least(0), "an integer >= 0 or None", ""),
+    "last_batch": (_one_of("keep", "drop"), "one of 'keep', 'drop'", ""),
+    "order": (_one_of("kept", "any"), "one of 'kept', 'any'", ""),
+    "on_worker_death": (_one_of("raise", "restart"), "one of 'raise', 'restart'", ""),
+    "records": (lambda value: isinstance(value, bool), "None, True or False", ""),
+    "shuffle": (
+        lambda value: isinstance(value, (bool, Shuffle)),
+        "None, True, False or Shuffle(...)",
+        f": {_POOL}",
+    ),
+    "transform": (callable, "a function of one item", ""),
+    "filter": (callable, "a function of one item", ""),
+    "collate": (callable, "a function of a list of records", ""),
+    "batch_transform": (callable, "a function of one batch", ""),
+    "augment": (
+        _is_augment,
+        "a fastfeed.augment.Augment of operations",
+        "; put Augment(...) around them, as in Augment([Flip()])",
+    ),
+    "stall_timeout_s": (
+        _is_duration,
+        "a number of seconds > 0",
+        "; float('inf') waits without a limit",
+    ),
+}
+
+
 def _check_each(options: FeedOptions) -> None:
     """Refuse values that an option cannot have, whatever the others are."""
     given = vars(options)
-    for name, (minimum, hint) in INTEGER_OPTIONS.items():
-        if given[name] is not None or name not in OPTIONAL_INTEGER_OPTIONS:
-            _integer(name, given[name], minimum=minimum, hint=hint)
+    for each in fields(options):
+        value = given[each.name]
+        if each.name in CHECKS and not (value is None and each.default is None):
+            accepts, what, hint = CHECKS[each.name]
+            if not accepts(value):
+                raise OptionError(f"{each.name} must be {what}, got {value!r}{hint}")
     for name, instead in () if ON_LINUX else LINUX_OPTIONS.items():
         if given[name]:
             raise OptionError(f"{name}={given[name]!r} requires Linux{instead}")
-    for name, choices in OPTION_CHOICES.items():
-        _one_of(name, given[name], choices=choices)
-    for name, argument in FUNCTIONS.items():
-        if given[name] is not None and not callable(given[name]):
-            raise OptionError(f"{name} must be a function of {argument}, got {given[name]!r}")
-    if not (options.shuffle is None or isinstance(options.shuffle, (bool, Shuffle))):
-        raise OptionError(
-            f"shuffle must be None, True, False or Shuffle(...), got {options.shuffle!r}"
-            + _pool_hint(options.shuffle)
-        )
-    seed, limit = options.seed, options.stall_timeout_s
-    if seed is not None and not (is_integer(seed) and int(seed) >= 0):
-        raise OptionError(f"seed must be an integer >= 0 or None, got {seed!r}")
-    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
-        raise OptionError(
-            f"stall_timeout_s must be a number of seconds > 0, got {limit!r}; float('inf') waits "
-            "without a limit"
-        )
-    _check_augment(options.augment)
-
-
-def _check_augment(augment: Any) -> None:
-    if augment is None:
-        return
-    from fastfeed.augment.spec import Augment
-
-    if not isinstance(augment, Augment):
-        hint = (
-            "put Augment(...) around that list"
-            if isinstance(augment, (list, tuple))
-            else "such as Augment([Flip()])"
-        )
-        raise OptionError(
-            f"augment must be a fastfeed.augment.Augment of operations, got {augment!r}; {hint}"
-        )
-
-
-def _integer(name: str, value: Any, *, minimum: int, hint: str) -> None:
-    if not is_integer(value) or int(value) < minimum:
-        raise OptionError(f"{name} must be an integer >= {minimum}, got {value!r}; {hint}")
-
-
-def _one_of(name: str, value: Any, *, choices: tuple[str | bool | None, ...]) -> None:
-    # by type as well, because 1 == True
-    if not any(isinstance(value, type(choice)) and value == choice for choice in choices):
-        raise OptionError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def _pool_hint(shuffle: Any) -> str:
-    """Return what to write for the size of a buffer, as in tf.data; empty for anything else."""
-    if not isinstance(shuffle, int) or shuffle < 2:
-        return ""
-    return (
-        f": a pool of that size is Shuffle(capacity={shuffle}, min_after_dequeue={shuffle // 2}), "
-        "and True draws from all records of an indexable"
-    )
 
 
 def refuse_too_many(threads: int, processes: int) -> None:

@@ -31,7 +31,7 @@ class Turns:
     still in use gets StateError: each of them would get only some of the batches."""
 
     def __init__(self, sink: str, stream: Stream) -> None:
-        self._sink = sink
+        self.sink = sink
         self._stream = stream
         # reentrant: an exception of a signal handler may come before the lock is released
         self.lock = threading.RLock()
@@ -87,7 +87,7 @@ class Turns:
     def superseded(self) -> NoReturn:
         """Raise StateError for an older iteration that is still in use."""
         raise StateError(
-            f"{self._sink} has two iterators at once, and the newer one has taken over: finish one "
+            f"{self.sink} has two iterators at once, and the newer one has taken over: finish one "
             "iteration before the next begins, or make a second FeedRunner"
         )
 
@@ -138,22 +138,19 @@ class Epoch:
         return batch
 
 
-class IterationManager:
+class IterationManager(Turns):
     """Iterations of one sink. Each is one run of the runner: `epochs=` epochs, or one.
 
     Over a source of known length every iteration begins at the beginning of a run; the rest of one
     that was left early is skipped. Over any other source the next iteration continues where the
-    last one was left. `claim` is called before the first batch, and raises StateError where the
-    runner already feeds another sink.
+    last one was left. The first batch claims the stream: raise StateError where it already feeds
+    another sink.
     """
 
-    def __init__(self, stream: Stream, claim: Callable[[], None], *, sink: str) -> None:
-        self.sink = sink
+    def __init__(self, sink: str, stream: Stream) -> None:
+        super().__init__(sink, stream)
         self.lengths = False  # True: batches are (batch, lengths), for ragged tensors
-        self._stream = stream
-        self._claim = claim
-        self._turns = Turns(sink, stream)
-        self._last: EpochIterator | None = None  # to have a feed
+        self._last_fed: EpochIterator | None = None  # the last one that has a feed
         self._spec: BatchSpec | None = None
         self._skips_end = False
 
@@ -165,9 +162,9 @@ class IterationManager:
     def spec(self) -> BatchSpec:
         """The spec of every batch. Starts the producers and waits for the first batch, which is
         delivered later. Raise what iteration raises."""
-        with self._turns.lock:
+        with self.lock:
             if self._spec is None:
-                self._claim()
+                self._stream.claim(self.sink)
                 feed = self._stream.current_feed()
                 feed.first()
                 if self._skips_end:
@@ -204,25 +201,6 @@ class IterationManager:
     def __iter__(self) -> EpochIterator:
         return EpochIterator(self)
 
-    def begin(self) -> Turn:
-        """Begin an iteration."""
-        return self._turns.begin()
-
-    def take(self, turn: Turn, take: Callable[[], Batch | None]) -> Batch | None:
-        """Return the next batch of an iteration, or None after its last one."""
-        return self._turns.take(turn, take)
-
-    def superseded(self) -> NoReturn:
-        """Raise StateError for an older iterator that is still in use."""
-        self._turns.superseded()
-
-    def check(self, iterator: EpochIterator) -> None:
-        """Raise StateError if a newer iteration has begun, FeedStopped if the runner was
-        stopped."""
-        if iterator.turn is not None:
-            self._turns.check(iterator.turn)
-        self.refuse_stopped()
-
     def refuse_stopped(self) -> None:
         """Raise FeedStopped if the runner was stopped."""
         self._stream.refuse_stopped()
@@ -232,8 +210,8 @@ class IterationManager:
         shared workers replaces."""
         if iterator.feed is not None:
             return self._stream.feed or iterator.feed
-        self._claim()
-        before, self._last = self._last, iterator
+        self._stream.claim(self.sink)
+        before, self._last_fed = self._last_fed, iterator
         left_early = before is not None and before.left_early
         sized = self._stream.sized
         feed = self._stream.next_run() if left_early and sized else self._stream.current_feed()
@@ -277,6 +255,13 @@ class EpochIterator(Iterator[Any]):
         # nearly all of it with the interpreter lock: waiting for a batch takes no CPU
         feed.count_cpu(time.thread_time() - start)
         return batch
+
+    def check(self) -> None:
+        """Raise StateError if a newer iteration has begun, FeedStopped after the end of the
+        runner."""
+        if self.turn is not None:
+            self._iterations.check(self.turn)
+        self._iterations.refuse_stopped()
 
     @property
     def left_early(self) -> bool:

@@ -7,7 +7,6 @@ import json
 import math
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -96,7 +95,6 @@ class FeedRunner:
         self._stream = Stream(source, self.options)
         self._sink: SessionQueue | None = None
         self._started = False
-        self._sink_name = ""  # of the one sink that takes the batches
         self._turns = Turns("this runner", self._stream)
         self._iterations: IterationManager | None = None
 
@@ -123,7 +121,7 @@ class FeedRunner:
         Raise StateError after `start` or in a finalised graph, OptionError (queue smaller than a
         batch), SpecError, ProducerError, FeedTimeout, MissingExtra (no TensorFlow).
         """
-        self._refuse_second("a session")
+        self._stream.refuse_second("a session")
         if self._sink is None:
             if self._started or self._feed is not None:
                 raise StateError(
@@ -137,7 +135,7 @@ class FeedRunner:
             from fastfeed.sinks.session_queue import SessionQueue, check_graph
 
             check_graph()
-            self._claim("a session")
+            self._stream.claim("a session")
             feed = self._stream.for_session()
             try:
                 self._sink = SessionQueue(
@@ -212,7 +210,7 @@ class FeedRunner:
         next epoch, with the same producers, which wait for it. Raise ProducerError, SpecError,
         FeedTimeout, FeedStopped, OptionError.
         """
-        self._claim("a loop")
+        self._stream.claim("a loop")
         return batches_of(self._stream, self._stream.current_feed(), turns=self._turns)
 
     def snapshot(self) -> Snapshot:
@@ -256,7 +254,7 @@ class FeedRunner:
         The next one is produced while the last batches of this one are consumed. The rest of an
         epoch that was left early is skipped. Raise what iteration raises.
         """
-        self._claim("a loop")
+        self._stream.claim("a loop")
         return self._each_epoch()
 
     def state(self) -> dict[str, Any]:
@@ -447,28 +445,7 @@ class FeedRunner:
         return self._stream.feed
 
     def _iterations_of(self, sink: str) -> IterationManager:
-        self._refuse_second(sink)
+        self._stream.refuse_second(sink)
         if self._iterations is None or self._iterations.sink != sink:
-            owner = weakref.ref(self)
-
-            def claim() -> None:
-                runner = owner()
-                if runner is not None:
-                    runner._claim(sink)
-
-            self._iterations = IterationManager(self._stream, claim, sink=sink)
+            self._iterations = IterationManager(sink, self._stream)
         return self._iterations
-
-    def _claim(self, sink: str) -> None:
-        self._refuse_second(sink)
-        self._sink_name = sink
-
-    def _refuse_second(self, sink: str) -> None:
-        """Raise StateError for a second sink: each would get only some of the batches."""
-        self._stream.refuse_stopped()
-        if self._sink_name not in ("", sink):
-            raise StateError(
-                f"this runner feeds {self._sink_name}, and {sink} would get only some of the "
-                "batches: make another FeedRunner, or runner.also(...) for one that shares the "
-                "workers"
-            )

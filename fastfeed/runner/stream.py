@@ -116,6 +116,7 @@ class Stream:
         self._followers: list[weakref.ref[Stream]] = []
         self._session_snapshot: Callable[[], Snapshot] | None = None
         self._watch: WatchedRunner | None = None  # from the first start on
+        self._sink = ""  # the name of the one that takes the batches
 
     def current_feed(self, *, each: bool = False) -> Feed:
         """Return the feed for a loop over whole runs, or over `each` epoch.
@@ -446,6 +447,20 @@ class Stream:
         """Raise FeedStopped if the runner was stopped, by any thread."""
         if self.stopped:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
+
+    def refuse_second(self, sink: str) -> None:
+        """Raise StateError for a second sink: each would get only some of the batches."""
+        self.refuse_stopped()
+        if self._sink not in ("", sink):
+            raise StateError(
+                f"this runner feeds {self._sink}, and {sink} would get only some of the batches: "
+                "make another FeedRunner, or runner.also(...) for one that shares the workers"
+            )
+
+    def claim(self, sink: str) -> None:
+        """Deliver batches to this sink only. Raise what `refuse_second` raises."""
+        self.refuse_second(sink)
+        self._sink = sink
 
     def _forget_feed(self) -> None:
         """Forget the feed, which was stopped."""

@@ -88,7 +88,7 @@ class PrefetchIteration:
             self._leave()
 
     def _next(self) -> list[Any]:
-        self._iterations.check(self._iterator)  # also if results are ready
+        self._iterator.check()  # also if results are ready
         results = self._ready.get()
         self._free_places.release()
         return results

@@ -314,12 +314,9 @@ def test_batches_of_images_are_rows_of_records() -> None:
     [
         (
             {"augment": [A.Flip()]},
-            r"must be a fastfeed\.augment\.Augment .*put Augment\(\.\.\.\) around that list",
+            r"augment\.Augment .*, got .*put Augment\(\.\.\.\) around",
         ),
-        (
-            {"augment": A.Flip()},
-            r"must be a fastfeed\.augment\.Augment of operations, got Flip.*such as Augment\(",
-        ),
+        ({"augment": A.Flip()}, r"fastfeed\.augment\.Augment .*, got Flip.*as in Augment\("),
         ({"augmentation": PLAIN}, "no option 'augmentation': did you mean augment=?"),
     ],
 )

@@ -12,23 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedError, FeedRunner, OptionError, ProducerError, Skip, SpecError, Worker
+from fastfeed import FeedError, OptionError, ProducerError, Skip, SpecError, Worker
 from tests.helpers.feeds import Broken, Readable, broken_after, chunks, copies
 from tests.helpers.mixes import (
-    LIMIT_S,
     MIXES,
     BrokenRows,
     broken_at,
     name,
     producers,
+    runner_of,
 )
 
 in_every_mix = pytest.mark.parametrize("mix", MIXES, ids=name)
 in_processes = pytest.mark.parametrize("mix", [m for m in MIXES if m[0]], ids=name)
-
-
-def runner_of(source: Any, mix: tuple[int, int], **options: Any) -> FeedRunner:
-    return FeedRunner(source, processes=mix[0], threads=mix[1], stall_timeout_s=LIMIT_S, **options)
 
 
 def until_it_fails(

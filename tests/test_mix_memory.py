@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedOptions, FeedRunner, OptionError, StateError, Worker
+from fastfeed import FeedOptions, OptionError, StateError, Worker
 from fastfeed.core.stats import StageRow, total
 from fastfeed.engine.feed import Feed
 from fastfeed.ring.memory import PAGE
@@ -26,16 +26,13 @@ from tests.helpers.mixes import (
     first_waits,
     name,
     producers,
+    runner_of,
 )
 from tests.helpers.rings import mapped_nbytes
 
 in_every_mix = pytest.mark.parametrize("mix", MIXES, ids=name)
 in_processes = pytest.mark.parametrize("mix", [m for m in MIXES if m[0]], ids=name)
 MB = 10**6
-
-
-def runner_of(source: Any, mix: tuple[int, int], **options: Any) -> FeedRunner:
-    return FeedRunner(source, processes=mix[0], threads=mix[1], stall_timeout_s=LIMIT_S, **options)
 
 
 def numbered(total: int, rows: Callable[[int], int]) -> Callable[[Worker], Iterator[np.ndarray]]:

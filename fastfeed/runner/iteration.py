@@ -149,7 +149,6 @@ class IterationManager(Turns):
 
     def __init__(self, sink: str, stream: Stream) -> None:
         super().__init__(sink, stream)
-        self.lengths = False  # True: batches are (batch, lengths), for ragged tensors
         self._last_fed: EpochIterator | None = None  # the last one that has a feed
         self._spec: BatchSpec | None = None
         self._skips_end = False
@@ -172,11 +171,10 @@ class IterationManager(Turns):
                 self._spec = feed.spec
             return self._spec
 
-    def add_lengths(self) -> None:
-        """Deliver (batch, lengths) instead of batches. Raise OptionError where records have no
-        varying lengths, StateError after the start."""
-        self._stream.add_lengths()
-        self.lengths = True
+    @property
+    def lengths(self) -> bool:
+        """True if batches are (batch, lengths)."""
+        return self._stream.options.lengths
 
     @property
     def length(self) -> int | None:

@@ -352,10 +352,10 @@ class FeedRunner:
         `prefetch`: batches (or tf.data.AUTOTUNE) that TensorFlow takes ahead in a thread of its
         own, for copies to a device and where a core is free for the 0.2 ms that the hand-over
         costs; `snapshot().starvation` is then the wait of that thread, not of the step. `ragged`:
-        padded leaves become a `tf.RaggedTensor` of the records as they were. `shapes`: record
-        shapes in the structure of the batch, None where a dimension varies, for padded records
-        whose first batch does not show which. Starts the producers and waits for the first batch,
-        to learn dtypes and shapes.
+        padded leaves become a `tf.RaggedTensor` of the records as they were, which requires
+        Pad(lengths=True). `shapes`: record shapes in the structure of the batch, None where a
+        dimension varies, for padded records whose first batch does not show which. Starts the
+        producers and waits for the first batch, to learn dtypes and shapes.
         """
         from fastfeed.sinks.tf_dataset import dataset
 

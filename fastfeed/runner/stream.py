@@ -22,7 +22,7 @@ from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
 from fastfeed.jobs.observer import observe, unobserve
 from fastfeed.jobs.runner_samples import WatchedRunner
-from fastfeed.options import FeedOptions, Pad, Shuffle, refuse_too_many
+from fastfeed.options import FeedOptions, Shuffle, refuse_too_many
 from fastfeed.producers.process.supervisor import SharedWorkers
 from fastfeed.runner.checkpoint import (
     fingerprint,
@@ -204,21 +204,6 @@ class Stream:
         if skips or recut or not isinstance(source, IndexedSource):
             return None
         return source.epoch_items
-
-    def add_lengths(self) -> None:
-        """Deliver (batch, lengths), as Pad(lengths=True) does. Raise OptionError for a source of
-        batches and without pad=, StateError after the start."""
-        pad = self.options.pad
-        if self.options.lengths:
-            return
-        if not (self.source.reader.records and isinstance(pad, Pad)):
-            raise OptionError(
-                "ragged=True: must be single records (records=True, batch_size=32) and pad=True, "
-                "which allows their shape to vary"
-            )
-        if self.feed is not None:
-            raise StateError("a ragged dataset after the start: set pad=Pad(lengths=True)")
-        self.options = replace(self.options, pad=replace(pad, lengths=True))
 
     def share(self, other: Stream) -> None:
         """Let the workers of this stream also produce the batches of `other`. Raise OptionError for

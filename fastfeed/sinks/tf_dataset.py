@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastfeed.augment.device import on_host
-from fastfeed.errors import FeedError, OptionError, StateError, required
+from fastfeed.errors import FeedError, OptionError, required
 
 with required("TensorFlow", "tensorflow-cpu"):
     import tensorflow as tf
@@ -36,7 +36,8 @@ def dataset(iterations: IterationManager, *, prefetch: int, ragged: bool, shapes
     """Return a `tf.data.Dataset` of the iterations, with `prefetch` batches taken ahead by
     TensorFlow.
 
-    Raise OptionError for a wrong `prefetch`, SpecError for a dtype that TensorFlow does not have.
+    Raise OptionError for a wrong `prefetch` and for `ragged` without lengths, SpecError for a dtype
+    that TensorFlow does not have.
     """
     if (
         isinstance(prefetch, bool)
@@ -46,12 +47,9 @@ def dataset(iterations: IterationManager, *, prefetch: int, ragged: bool, shapes
         raise OptionError(
             f"dataset(prefetch={prefetch!r}): must be a number of batches, or tf.data.AUTOTUNE"
         )
-    if ragged:
-        iterations.add_lengths()
-    elif iterations.lengths:
-        raise StateError(
-            "this runner's dataset is ragged=True already: make another FeedRunner for one that is "
-            "not"
+    if ragged and not iterations.lengths:
+        raise OptionError(
+            "dataset(ragged=True) needs the lengths of the records: set pad=Pad(0, lengths=True)"
         )
     iterations.skip_end()
     spec = (

@@ -5,19 +5,15 @@ Worker processes import this file, so it has light imports.
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastfeed import Worker
+from fastfeed import FeedRunner, Worker
 from tests.helpers.feeds import (
     Broken,
-    Readable,
     chunks,
-    shared_out,
 )
 
 MIXES = [(0, 1), (0, 4), (1, 1), (2, 1), (1, 3), (2, 2)]
@@ -32,6 +28,10 @@ def producers(mix: tuple[int, int]) -> int:
     return max(1, mix[0]) * mix[1]
 
 
+def runner_of(source: Any, mix: tuple[int, int], **options: Any) -> FeedRunner:
+    return FeedRunner(source, processes=mix[0], threads=mix[1], stall_timeout_s=LIMIT_S, **options)
+
+
 class Named(NamedTuple):
     """A batch or an item with names."""
 
@@ -43,40 +43,11 @@ def pair(index: int) -> tuple[int, int]:
     return index, -index
 
 
-# Each builds (source, options) that deliver the records 0 to `total`, produced in batches of
-# `size`.
-SOURCES: dict[str, Callable[[int, int], tuple[Any, dict[str, Any]]]] = {
-    "callable": lambda total, size: (shared_out(total, size), {}),
-    "iterable": lambda total, size: (Readable(lambda: chunks(total, size)), {}),
-    "sequence": lambda total, size: (list(chunks(total, size)), {"records": False}),
-    "transformed": lambda total, size: (
-        Readable(lambda: range(0, total, size)),
-        {
-            "transform": lambda start: next(
-                chunks(min(start + size, total), size, offset=start // size)
-            )
-        },
-    ),
-    "records": lambda total, size: (
-        Readable(lambda: map(pair, range(total))),
-        {"records": True, "batch_size": size},
-    ),
-    "indexable": lambda total, size: (range(total), {"transform": pair, "batch_size": size}),
-}
-
-
 def told(item: Any, worker: Worker) -> np.ndarray:
     """Return the transform's worker and its random draw, as one record."""
     return np.array(
         [[item, worker.index, worker.count, worker.seed, worker.epoch, worker.rng.integers(2**62)]]
     )
-
-
-def draws(worker: Worker) -> Iterator[np.ndarray]:
-    """Return a record: the producer, its process, and a draw from each generator that users may
-    use."""
-    numbers = worker.rng.integers(2**62), np.random.randint(2**62), random.getrandbits(62)
-    yield np.array([[worker.index, os.getpid(), *numbers]])
 
 
 def broken_at(number: int) -> Callable[[int], np.ndarray]:

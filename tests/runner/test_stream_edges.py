@@ -170,8 +170,8 @@ def test_a_state_is_not_changed_and_may_be_used_again() -> None:
         state = first.state()
         text = json.dumps(state)
         rest = [batch.tolist() for batch in first if first.state()]
-    for _ in range(2):
-        with runner().restore(state) as again:
+    for form in (state, state, {**state, "epoch": np.int64(state["epoch"])}):
+        with runner().restore(form) as again:
             assert [batch.tolist() for batch in again] == rest
     assert json.dumps(state) == text
 

@@ -13,6 +13,7 @@ from fastfeed import (
     FeedRunner,
     FeedStopped,
     OptionError,
+    Pad,
     ProducerError,
     Shard,
     SpecError,
@@ -112,7 +113,7 @@ class TestSpec:
             x, y, weights = data.element_spec
             assert x["m"] == y == tf.NoneTensorSpec() and weights.dtype == tf.int64
             batches = list(data)
-        with FeedRunner(WithNone(3), **options) as runner:
+        with FeedRunner(WithNone(3), **{**options, "pad": Pad(lengths=True)}) as runner:
             ragged = list(runner.dataset(ragged=True))
         assert [(x["m"], y) for x, y, _ in batches + ragged] == [(None, None)] * 4
         assert [int(n) for *_, weights in batches for n in weights] == [0, 1, 2]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, FeedStopped, OptionError, Pad, ProducerError, SpecError, StateError
+from fastfeed import FeedRunner, FeedStopped, OptionError, Pad, ProducerError, SpecError
 from tests.helpers.labelled import (
     Ragged,
     Records,
@@ -175,7 +175,7 @@ class TestRagged:
         with FeedRunner(
             Ragged(5),
             batch_size=3,
-            pad=7,
+            pad=Pad(7, lengths=True),
             dtypes={"text": "int32", "image": None, "n": None},
             **mix,
         ) as r:
@@ -208,10 +208,10 @@ class TestRagged:
         ]
         assert lengths["n"].shape == (2, 0) and batch["image"].shape == (2, 2, 6, 2)
 
-    def test_without_padding(self) -> None:
+    def test_without_lengths(self) -> None:
         with (
-            FeedRunner(Ragged(2), batch_size=2) as runner,
-            pytest.raises(OptionError, match="must be single records"),
+            FeedRunner(Ragged(2), batch_size=2, pad=True) as runner,
+            pytest.raises(OptionError, match=r"set pad=Pad\(0, lengths=True\)"),
         ):
             runner.dataset(ragged=True)
         with pytest.raises(OptionError, match="must be single records"):
@@ -231,23 +231,10 @@ class TestRagged:
         with FeedRunner(records, batch_size=2, pad=True) as runner:
             data = runner.dataset(shapes=(None, None))
             assert [batch.shape for batch in data] == [(2, 2, 4), (2, 3, 5)]
-        with FeedRunner(records, batch_size=2, pad=True) as runner:
+        with FeedRunner(records, batch_size=2, pad=Pad(lengths=True)) as runner:
             rows = [
                 row.to_tensor().shape
                 for batch in runner.dataset(ragged=True, shapes=(None, None))
                 for row in batch
             ]
             assert rows == [(1, 4), (2, 4), (3, 4), (2, 5)]
-
-    def test_of_batches_there_are_no_lengths(self) -> None:
-        with (
-            FeedRunner(lambda: iter([(np.zeros((2, 2)), np.zeros(2))]), pad=True) as runner,
-            pytest.raises(OptionError, match="ragged=True: must be single records"),
-        ):
-            runner.dataset(ragged=True)
-
-    def test_one_runner_is_ragged_or_not(self) -> None:
-        with FeedRunner(Ragged(5), batch_size=3, pad=True) as runner:
-            runner.dataset(ragged=True)
-            with pytest.raises(StateError, match="ragged=True already"):
-                runner.dataset()

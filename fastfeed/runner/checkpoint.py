@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("fastfeed")
 STATE_VERSION = 1
+STATE_ENCODER = json.JSONEncoder(sort_keys=True, default=int)  # `int`: integers of numpy
 STREAM_COUNT_KEY = "producers"  # the number of streams of a callable, which a resumed run keeps
 # what the encoding of a damaged state raises
 DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
@@ -102,8 +103,7 @@ def checked(state: dict[str, Any]) -> dict[str, Any]:
 
 def _encoded(state: Mapping[str, Any]) -> bytes:
     kept = {name: value for name, value in state.items() if name != "check"}
-    # `int`: integers of numpy
-    return json.dumps(kept, sort_keys=True, default=int).encode()
+    return STATE_ENCODER.encode(kept).encode()
 
 
 def intact(state: Any) -> dict[str, Any]:

@@ -43,11 +43,6 @@ class ClaimLedger:
             self.consumed[epoch] = int(part["next"]) - len(unfinished)
         heapify(self._returned)
 
-    @property
-    def begun(self) -> bool:
-        """True if a rank has claimed a batch."""
-        return bool(self._next)
-
     def claim(self, rank: int, epoch: int) -> int | ClaimAnswer:
         """Return the serial number of a batch for `rank`, which is in `epoch`. It is of an earlier
         epoch if a rank has left with it."""

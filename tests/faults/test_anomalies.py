@@ -202,6 +202,7 @@ WAYS = {
         without_descriptors,
         pytest.param(without_space, marks=pytest.mark.slow),
         pytest.param(without_pickle, marks=pytest.mark.slow),
+        pytest.param(with_much_text, marks=pytest.mark.slow),
     ],
 )
 def test_a_real_limit(way: Any, kind: str) -> None:
@@ -222,13 +223,6 @@ def test_a_real_limit(way: Any, kind: str) -> None:
     with runner, pytest.raises(ProducerFailed) as caught:
         list(runner)
     assert WAYS[way] in str(caught.value)
-
-
-@pytest.mark.slow
-def test_an_exception_with_much_text() -> None:
-    runner = FeedRunner(Breaking(with_much_text), processes=1, batch_size=1)
-    with runner, pytest.raises(ProducerFailed, match="ValueError: much text"):
-        list(runner)
 
 
 @contextmanager

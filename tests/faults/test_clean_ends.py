@@ -69,8 +69,7 @@ def test_the_end_of_the_interpreter(script: Start, end: str) -> None:
         """
     )
     running.line("tree")
-    ended = running.ended()
-    assert (ended.code, ended.err) == (0, QUIET)
+    running.ends_quietly()
 
 
 ENDLESS_LOOP = """
@@ -116,8 +115,7 @@ def test_signals_that_end_the_trainer(script: Start, number: int, group: bool) -
     running = script(ENDLESS_LOOP)
     running.line("tree")
     (running.signal_group if group else running.signal)(number)
-    ended = running.ended()
-    assert (ended.code, ended.err) == (-number, QUIET)
+    running.ends_quietly(code=-number)
 
 
 def test_a_handler_that_raises_system_exit(script: Start) -> None:
@@ -127,8 +125,7 @@ def test_a_handler_that_raises_system_exit(script: Start) -> None:
     )
     running.line("tree")
     running.signal(signal.SIGTERM)
-    ended = running.ended()
-    assert (ended.code, ended.err) == (5, QUIET)
+    running.ends_quietly(code=5)
 
 
 def test_stop_in_a_signal_handler(script: Start) -> None:
@@ -148,8 +145,7 @@ def test_stop_in_a_signal_handler(script: Start) -> None:
     running.line("tree")
     pause(0.1)
     running.signal(signal.SIGTERM)
-    ended = running.ended()
-    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "stopped")
+    running.ends_quietly("stopped")
 
 
 @pytest.mark.slow
@@ -179,8 +175,7 @@ def test_workers_that_do_not_listen(script: Start, stuck: str) -> None:
         python=("-W", "error"),
     )
     running.line("tree")
-    ended = running.ended()
-    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "left")
+    running.ends_quietly("left")
 
 
 def test_a_fork_server_that_is_stopped(script: Start) -> None:
@@ -222,5 +217,4 @@ def test_a_forgotten_runner(script: Start, forgotten: str) -> None:
         """
     )
     running.line("tree")
-    ended = running.ended()
-    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "left")
+    running.ends_quietly("left")

@@ -207,23 +207,19 @@ def test_after_the_last_batch_a_death_is_no_matter() -> None:
         assert len(list(runner)) == 3
 
 
-def test_the_out_of_memory_killer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel's counter rose meanwhile."""
-    kills = iter([4, 5, 5])
-    monkeypatch.setattr(crew, "oom_kills", lambda: next(kills, 5))
+@pytest.mark.parametrize("counts", [[4, 5], [None]], ids=["rose", "no counter"])
+def test_the_out_of_memory_killer_is_named(
+    counts: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the kernel's counter rose meanwhile."""
+    kills = iter(counts)
+    monkeypatch.setattr(crew, "oom_kills", lambda: next(kills, counts[-1]))
     with FeedRunner(Deadly(100, 17, WAYS["SIGKILL"][0]), batch_size=8, processes=1) as runner:
         _, error = death_of(runner)
-    assert error.out_of_memory
-    assert "out-of-memory killer" in str(error)
-    assert "memory=" in str(error)
-
-
-def test_without_a_counter_nothing_is_said_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "oom_kills", lambda: None)
-    with FeedRunner(Deadly(100, 17, WAYS["SIGKILL"][0]), batch_size=8, processes=1) as runner:
-        _, error = death_of(runner)
-    assert not error.out_of_memory
-    assert "out-of-memory" not in str(error)
+    assert error.out_of_memory is (counts[0] == 4)
+    assert [text in str(error) for text in ("out-of-memory killer", "memory=")] == [
+        error.out_of_memory
+    ] * 2
 
 
 @mixes

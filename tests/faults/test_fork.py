@@ -40,43 +40,39 @@ FORKED = """
     """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "child",
-    [
-        "held.clear(); gc.collect()",
-        "runner.stop()",
-        "sys.exit(0)",
-        "global runner, reader; del runner, reader; gc.collect()",
-        "runner.snapshot()",
-    ],
-)
-def test_a_child_can_do_no_harm(script: Start, child: str) -> None:
-    ended = script(FORKED.replace("{child}", child), python=STRICT).ended()
-    assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
-
-
-def test_a_child_cannot_take(script: Start) -> None:
-    """A child would take the parent's batches, and it has no worker."""
-    child = """
+TAKES = """
         try:
             next(reader)
         except Exception as error:
             say("child:", type(error).__name__)
         """.strip()
-    ended = script(FORKED.replace("{child}", child), python=STRICT).ended()
-    assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
-    assert "child: StateError" in ended.out
-
-
-def test_a_child_can_have_a_runner_of_its_own(script: Start) -> None:
-    child = """
+READS = """
         with FeedRunner(stream, processes=1) as own:
             say("child:", sum(1 for _ in own))
         """.strip()
-    ended = script(FORKED.replace("{child}", child), python=STRICT).ended()
-    assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
-    assert "child: 4000" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("child", "said"),
+    [
+        *(
+            pytest.param(child, "", marks=pytest.mark.slow)
+            for child in (
+                "held.clear(); gc.collect()",
+                "runner.stop()",
+                "sys.exit(0)",
+                "global runner, reader; del runner, reader; gc.collect()",
+                "runner.snapshot()",
+            )
+        ),
+        (TAKES, "child: StateError"),
+        (READS, "child: 4000"),
+    ],
+)
+def test_a_child_can_do_no_harm(script: Start, child: str, said: str) -> None:
+    """It would take the parent's batches, and has no worker; it can have a runner of its own."""
+    running = script(FORKED.replace("{child}", child), python=STRICT)
+    assert said in "\n".join(running.ends_quietly("right").out)
 
 
 LIVING = """
@@ -119,8 +115,8 @@ def test_children_that_live_on_keep_no_worker(script: Start, kind: str, end: str
 
 def test_descriptors_do_not_leak_into_other_programs(script: Start) -> None:
     """Neither the trainer's nor the worker's: a program that inherits everything has the three
-    standard streams."""
-    running = script(
+    standard streams, and the folder itself."""
+    script(
         """
         def descriptors():
             listing = ["ls", "/proc/self/fd"]
@@ -136,6 +132,4 @@ def test_descriptors_do_not_leak_into_other_programs(script: Start) -> None:
         print(in_worker, len(seen))
         """,
         python=STRICT,
-    )
-    ended = running.ended()
-    assert (ended.code, ended.err, ended.out[-1]) == (0, "", "4 4"), "three, and the folder itself"
+    ).ends_quietly("4 4")

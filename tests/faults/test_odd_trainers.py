@@ -20,7 +20,7 @@ LOOP = """
 
 def test_the_thread_that_started_it_has_ended(script: Start) -> None:
     """The kernel ties a process to the thread that started it: that must not be the user's."""
-    running = script(
+    script(
         """
         found = []
         thread = threading.Thread(target=lambda: found.append(started()))
@@ -32,9 +32,7 @@ def test_the_thread_that_started_it_has_ended(script: Start) -> None:
         runner.stop()
         print("read")
         """
-    )
-    ended = running.ended()
-    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "read")
+    ).ends_quietly("read")
 
 
 def test_workers_with_threads_and_processes_of_their_own(script: Start) -> None:
@@ -51,8 +49,7 @@ def test_workers_with_threads_and_processes_of_their_own(script: Start) -> None:
         """
     )
     running.line("tree")
-    ended = running.ended()
-    assert (ended.code, ended.err) == (0, QUIET)
+    running.ends_quietly()
     assert len(running.tree()) >= 3
 
 
@@ -83,7 +80,7 @@ def test_closed_standard_streams(script: Start, closed: str) -> None:
 def test_blocked_signals(script: Start) -> None:
     """A program that waits for signals in one thread blocks them everywhere: workers must not
     inherit that."""
-    running = script(
+    script(
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         def stream():
@@ -95,9 +92,7 @@ def test_blocked_signals(script: Start) -> None:
         except Exception as error:
             print(type(error).__name__)
         """
-    )
-    ended = running.ended()
-    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "ProducerDied")
+    ).ends_quietly("ProducerDied")
 
 
 def test_a_trainer_that_is_stopped_and_then_killed(script: Start) -> None:

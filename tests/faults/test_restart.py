@@ -172,30 +172,23 @@ def test_an_item_that_kills_is_set_aside_alone(beside: int) -> None:
     assert "batch 20" in aside[0]
 
 
-def test_two_records_of_one_batch_that_kill() -> None:
-    class Two(Deadly):
+@pytest.mark.parametrize(
+    ("total", "size", "deadly"), [(40, 8, (17, 19)), (12, 2, (4, 5))], ids=["two", "all"]
+)
+def test_records_of_one_batch_that_kill(total: int, size: int, deadly: tuple[int, ...]) -> None:
+    """Also all of them, which leaves a gap and no stall."""
+
+    class Several(Deadly):
         def __getitem__(self, index: int) -> Any:
-            if index in (17, 19):
-                os._exit(3)
+            if index in deadly:
+                exit_3()
             return np.int64(index)
 
-    with restarting(Two(40, -1, exit_3), (1, 1), batch_size=8) as runner:
+    with restarting(Several(total, -1, exit_3), (1, 1), batch_size=size) as runner:
         ids = np.concatenate(list(runner)).tolist()
         aside = runner.snapshot().set_aside
-    assert ids == [i for i in range(40) if i not in (17, 19)]
-    assert ["(index 17)" in aside[0], "(index 19)" in aside[1]] == [True, True]
-
-
-def test_a_batch_whose_records_all_kill_leaves_a_gap_and_no_stall() -> None:
-    class Eight(Deadly):
-        def __getitem__(self, index: int) -> Any:
-            if 4 <= index < 6:
-                os._exit(3)
-            return np.int64(index)
-
-    with restarting(Eight(12, -1, exit_3), (1, 1), batch_size=2) as runner:
-        assert np.concatenate(list(runner)).tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
-        assert len(runner.snapshot().set_aside) == 2
+    assert ids == [i for i in range(total) if i not in deadly]
+    assert [f"(index {i})" in text for i, text in zip(deadly, aside, strict=True)] == [True, True]
 
 
 def test_signals_from_outside_are_no_proof(tmp_path: Path) -> None:
@@ -227,28 +220,18 @@ def test_signals_from_outside_are_no_proof(tmp_path: Path) -> None:
     assert ids == list(range(8))
 
 
-def test_workers_that_die_before_they_deliver_anything() -> None:
-    """Five in a row: another one will not do better."""
+@pytest.mark.parametrize("delivered", [0, 10])
+def test_a_callable_that_always_dies_at_the_same_place(delivered: int) -> None:
+    """After some tries another worker will not do better: the feed ends, behind all batches."""
 
     def stream() -> Iterator[Any]:
-        os._exit(3)
-        yield
-
-    with restarting(stream, (1, 1)) as runner, pytest.raises(ProducerDied, match="exit code 3"):
-        list(runner)
-
-
-def test_a_callable_that_always_dies_at_the_same_place() -> None:
-    """Its stream must stay whole: after some tries the feed ends, behind all earlier batches."""
-
-    def stream() -> Iterator[Any]:
-        yield from (np.full(4, i) for i in range(10))
-        os._exit(3)
+        yield from (np.full(4, i) for i in range(delivered))
+        exit_3()
 
     got = []
     with restarting(stream, (1, 1)) as runner, pytest.raises(ProducerDied, match="exit code 3"):
         got.extend(int(b[0]) for b in runner)
-    assert got == list(range(10))
+    assert got == list(range(delivered))
 
 
 def test_one_thread_of_a_worker_that_always_dies_beside_healthy_ones() -> None:

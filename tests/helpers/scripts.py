@@ -133,6 +133,13 @@ class Script:
             int(word) for line in self.lines if line.startswith("tree") for word in line.split()[1:]
         ]
 
+    def ends_quietly(self, last: str | None = None, *, code: int = 0) -> Ended:
+        """Check that it ends with this code and this last line, and prints no error."""
+        ended = self.ended()
+        assert (ended.code, ended.err) == (code, "")
+        assert last is None or ended.out[-1] == last
+        return ended
+
     def ended(self) -> Ended:
         """Wait for the end of the script and of all its processes, for two seconds at most."""
         out, err = self._process.communicate(timeout=LONG_S)

@@ -105,7 +105,9 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
         channels = dict(zip(DESCRIPTORS, fds[number * len(DESCRIPTORS) :], strict=False))
         if not number:  # faulthandler shows even native code that never returns
             faulthandler.register(STACKS_SIGNAL, file=channels["stacks"], all_threads=True)
-        outlets, inbox = _outlets(task, channels)
+        work, stop = socket.socket(fileno=channels["work"]), channels["stop"]
+        inbox = SocketInbox(work, stop, threads=task.threads, allowed=task.allowed)
+        outlets, _ = ring_outlets(task, channels, admit=inbox.admit)
         KEPT.append((outlets, inbox))
         gc.disable()  # it would go over all that is unpickled, again and again
         try:
@@ -137,7 +139,10 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     return 0
 
 
-def _outlets(task: WorkerTask, channels: dict[str, int]) -> tuple[list[RingOutlet], Inbox]:
+def ring_outlets(
+    task: WorkerTask, channels: dict[str, int], *, admit: Callable[[int], bool]
+) -> tuple[list[RingOutlet], socket.socket]:
+    """Return an outlet into the ring for each producer of a task, and the socket of its news."""
     page = StatusPage(Segment(channels["page"], StatusPage.nbytes(task.threads)), task.threads)
     news = socket.socket(fileno=channels["news"])
     writer = RingWriter(
@@ -146,18 +151,11 @@ def _outlets(task: WorkerTask, channels: dict[str, int]) -> tuple[list[RingOutle
         share=MemoryShare(task.budget, task.wanted, task.threads, capped=task.capped),
         number=task.number,
     )
-    work = socket.socket(fileno=channels["work"])
-    inbox = SocketInbox(work, channels["stop"], threads=task.threads, allowed=task.allowed)
+    epochs = [task.skip[task.producer(thread)][0] for thread in range(task.threads)]
     return [
-        RingOutlet(
-            writer,
-            t,
-            ordered=task.dispatched,
-            epoch=task.skip[task.producer(t)][0],
-            admit=inbox.admit,
-        )
-        for t in range(task.threads)
-    ], inbox
+        RingOutlet(writer, thread, ordered=task.dispatched, epoch=epoch, admit=admit)
+        for thread, epoch in enumerate(epochs)
+    ], news
 
 
 def producers_of(

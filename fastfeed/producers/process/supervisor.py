@@ -9,8 +9,8 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fastfeed.producers.process.forkserver import ForkServer, WorkerEvent
 from fastfeed.producers.process.handle import WorkerHandle
@@ -21,20 +21,6 @@ Group = Sequence[WorkerHandle]  # of one process: a handle for each feed that sh
 EXIT_GRACE_S = 0.5
 MAX_OVERDUE_S = 0.3
 EXIT_POLL_MS = 200
-
-
-class WorkerEvents(NamedTuple):
-    """Calls of a launcher of workers.
-
-    `exited(handles, status)` for each ended worker returns the handles of each worker to start in
-    its place. `failed(error)`: workers cannot be started. `tick()` comes from time to time,
-    `over()` when no worker will follow.
-    """
-
-    exited: Callable[[Group, int], Iterable[Group]]
-    failed: Callable[[Exception], None]
-    tick: Callable[[], None]
-    over: Callable[[], None]
 
 
 class ServingThread:
@@ -66,20 +52,23 @@ class WorkerLauncher(ServingThread):
     """Starts workers of one kind, learns of their end, and makes sure that none outlives the
     feed."""
 
-    def __init__(self, name: str, events: WorkerEvents) -> None:
+    def __init__(self, name: str, workers: SharedWorkers) -> None:
         super().__init__(name)
-        self._events = events
+        self._workers = workers
+        self._waiting: deque[Group] = deque()  # to be started
 
     def connect(self) -> None:
         """Connect to where the workers run. Raise OptionError if that cannot be."""
 
     def start(self, groups: Sequence[Group]) -> None:
-        """Start a worker for each group of handles. Raise OptionError for what cannot be sent."""
-        raise NotImplementedError
+        """Start a worker for each group of handles."""
+        self._waiting.extend(groups)
+        self.thread.start()
 
     def add(self, groups: Sequence[Group]) -> None:
         """Start other workers, beside those that are alive. From any thread."""
-        raise NotImplementedError
+        self._waiting.extend(groups)
+        self.notify()
 
     def stop(self) -> None:
         """End the workers."""
@@ -90,22 +79,13 @@ class Supervisor(WorkerLauncher):
     """Supervisor of worker processes of this machine, which do not end by themselves within the
     grace time after `stop`: then they are killed."""
 
-    def __init__(self, events: WorkerEvents) -> None:
+    def __init__(self, workers: SharedWorkers) -> None:
         # The fork server dies with the thread that started it: this one, which ends when no worker
         # is left.
-        super().__init__("fastfeed-supervisor", events)
-        self._waiting: deque[Group] = deque()  # to be started
+        super().__init__("fastfeed-supervisor", workers)
         self._alive: dict[int, Group] = {}
         self._started = 0
         self._kill_at: float | None = None
-
-    def start(self, groups: Sequence[Group]) -> None:
-        self._waiting.extend(groups)
-        self.thread.start()
-
-    def add(self, groups: Sequence[Group]) -> None:
-        self._waiting.extend(groups)
-        self.notify()
 
     def stop(self) -> None:
         if self._kill_at is None:
@@ -117,12 +97,12 @@ class Supervisor(WorkerLauncher):
             while self._kill_at is None and (self._waiting or self._alive):
                 self._serve(ForkServer())
         except Exception as error:
-            self._events.failed(error)
+            self._workers.failed(error)
         finally:
             for group in (*self._waiting, *self._alive.values()):
                 for handle in group:
                     handle.close()
-            self._events.over()
+            self._workers.over()
 
     def _serve(self, server: ForkServer) -> None:
         """Serve one fork server until no worker is left or the server dies."""
@@ -139,7 +119,7 @@ class Supervisor(WorkerLauncher):
                     server.close()
                     self._handle_server_loss()
                     return
-                self._events.tick()
+                self._workers.tick()
         finally:
             server.close()
 
@@ -182,7 +162,7 @@ class Supervisor(WorkerLauncher):
         return True
 
     def _handle_exit(self, number: int, status: int) -> None:
-        self._waiting.extend(self._events.exited(self._alive.pop(number), status))
+        self._waiting.extend(self._workers.exited(self._alive.pop(number), status))
 
     def _handle_server_loss(self) -> None:
         """Handle the loss of the fork server. The kernel kills its workers, which may deliver until
@@ -231,9 +211,9 @@ class SharedWorkers:
         """Have the workers produce the batches of `member`, too."""
         self._members.append(member)
 
-    def employ(self, launcher: Callable[[WorkerEvents], WorkerLauncher]) -> None:
-        """Start remote workers with what `launcher` returns for the events."""
-        self._fleet = launcher(self._events())
+    def employ(self, launcher: Callable[[SharedWorkers], WorkerLauncher]) -> None:
+        """Start remote workers with what `launcher` returns."""
+        self._fleet = launcher(self)
 
     @property
     def shared(self) -> bool:
@@ -252,7 +232,7 @@ class SharedWorkers:
         groups = list(zip(*(m.prepare() for m in self._members), strict=True))
         local = [group for group in groups if not group[0].task.remote]
         if local:
-            self._supervisor = Supervisor(self._events())
+            self._supervisor = Supervisor(self)
         self._serving = len(self._launchers)
         if self._fleet is not None:
             self._fleet.start([group for group in groups if group[0].task.remote])
@@ -296,10 +276,8 @@ class SharedWorkers:
     def _launchers(self) -> list[WorkerLauncher]:
         return [one for one in (self._supervisor, self._fleet) if one is not None]
 
-    def _events(self) -> WorkerEvents:
-        return WorkerEvents(self._exited, self._failed, self._tick, self._over)
-
-    def _exited(self, handles: Group, status: int) -> list[Group]:
+    def exited(self, handles: Group, status: int) -> list[Group]:
+        """Handle the end of a worker. Return the handles of each worker to start in its place."""
         # any member at work may be to blame: ask them all before anything changes
         busy = [len(handles) > 1 and handle.owner.busy(handle) for handle in handles]
         successors = [
@@ -309,15 +287,18 @@ class SharedWorkers:
         # each in a process of its own now: the next death shows whose record it was
         return [[successor] for successor in successors if successor is not None]
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
+        """Report that workers cannot be started."""
         for member in self._members:
             member.failed(error)
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Do what is to be done from time to time."""
         for member in self._members:
             member.tick()
 
-    def _over(self) -> None:
+    def over(self) -> None:
+        """Note that one launcher starts no other worker."""
         self._serving -= 1
         if not self._serving:
             for member in self._members:

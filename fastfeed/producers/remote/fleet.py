@@ -10,24 +10,22 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fastfeed.options import FeedOptions, Remote
+from fastfeed.options import Remote
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.ship import Shipment
-from fastfeed.producers.process.supervisor import WorkerEvents, WorkerLauncher
+from fastfeed.producers.process.supervisor import SharedWorkers, WorkerLauncher
 from fastfeed.producers.remote.cluster import RayActor, RayCluster, describe_nodes, place
 from fastfeed.producers.remote.relay import Relay
 from fastfeed.ring.memory import Segment
 
 LOG = logging.getLogger("fastfeed")
 FLEET_POLL_MS = 200
-# Share of the object store for batches that the training holds; the rest is for those on the way.
-STORE_SHARE = 0.5
 # A producer that has no place for so long is reported, with what is free.
 UNPLACED_S = 10.0
 JOIN_RELAYS_S = 1.0
@@ -36,7 +34,7 @@ SHUN_S = 30.0  # a node that has lost a producer gets none for so long, where ot
 
 class RemoteProcess:
     """An actor and its handles, which start and end together. `ended` is called once, in a thread
-    of a relay, when no stream of it is left. Each relay lends `lendable` bytes of the store."""
+    of a relay, when no stream of it is left."""
 
     def __init__(
         self,
@@ -44,7 +42,6 @@ class RemoteProcess:
         actor: RayActor,
         *,
         ended: Callable[[RemoteProcess], None],
-        lendable: int = 0,
     ) -> None:
         self.handles = handles
         self.lost = ""  # the reason, if it did not end by itself
@@ -63,7 +60,6 @@ class RemoteProcess:
                     actor.groups(number),
                     send=partial(actor.send, number),
                     ended=self._note_end,
-                    lendable=lendable,
                 )
                 self.relays.append(relay)
         except BaseException:
@@ -124,15 +120,12 @@ class RemoteProcess:
 class RemoteFleet(WorkerLauncher):
     """Launcher of remote workers."""
 
-    def __init__(self, options: FeedOptions, events: WorkerEvents) -> None:
-        super().__init__("fastfeed-fleet", events)
-        assert isinstance(options.remote, Remote)
-        self._options, self._remote = options, options.remote
+    def __init__(self, remote: Remote, workers: SharedWorkers) -> None:
+        super().__init__("fastfeed-fleet", workers)
+        self._remote = remote
         self._alive: list[RemoteProcess] = []
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
-        self._added: deque[Sequence[WorkerHandle]] = deque()  # put in by any thread
         self._stopping = False
-        self._store_nbytes = 0  # of the object store, for batches that the training holds
         self._lost_at_s: dict[str | None, float] = {}  # by node
         self._cluster: RayCluster | None = None
         self._sources: dict[int, tuple[Shipment, Any]] = {}
@@ -143,36 +136,17 @@ class RemoteFleet(WorkerLauncher):
         enough."""
         self._cluster = RayCluster(self._remote.address)
         self._cluster.refuse_too_small(self._remote.cpus)
-        self._store_nbytes = min(
-            self._options.memory_nbytes, int(STORE_SHARE * self._cluster.store_nbytes())
-        )
-
-    def start(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
-        """Start an actor for each group of handles."""
-        try:
-            self._launch(groups)
-        except BaseException:
-            self._stopping = True
-            for handle in (handle for group in groups for handle in group):
-                handle.close()
-            raise
-        finally:
-            self.thread.start()  # it also ends what was started
-
-    def add(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
-        """Start other actors, from any thread."""
-        self._added.extend(groups)
-        self.notify()
 
     def stop(self) -> None:
         """Kill the actors. They hold nothing that is worth a grace time."""
         self._stopping = True
         self.notify()
 
-    def _launch(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
+    def _launch(self) -> None:
+        """Start an actor for each group that waits: together, so that they spread over the
+        nodes."""
         assert self._cluster is not None
-        waiting = list(groups)
-        workers = self._options.processes + len(self._alive) + len(waiting)
+        waiting = list(self._waiting)
         nodes = self._choose(len(waiting)) if waiting else []
         for handles, node in zip(waiting, nodes, strict=True):
             actor = self._cluster.start_actor(
@@ -181,10 +155,10 @@ class RemoteFleet(WorkerLauncher):
                 cpus=self._remote.cpus,
                 node=node,
             )
-            lendable = self._store_nbytes // workers // len(handles)
-            process = RemoteProcess(handles, actor, ended=self._note_end, lendable=lendable)
+            process = RemoteProcess(handles, actor, ended=self._note_end)
             process.node = node
             self._alive.append(process)
+            self._waiting.popleft()
 
     def _choose(self, count: int) -> list[str | None]:
         """Return a node for each of `count` producers, or None where Ray shall find one."""
@@ -221,12 +195,13 @@ class RemoteFleet(WorkerLauncher):
 
     def _run(self) -> None:
         try:
-            while self._alive and not self._stopping:
+            while (self._alive or self._waiting) and not self._stopping:
+                self._launch()
                 self._serve()
         except Exception as error:
-            self._events.failed(error)
+            self._workers.failed(error)
         finally:
-            for handle in (handle for group in self._added for handle in group):
+            for handle in (handle for group in self._waiting for handle in group):
                 handle.close()
             for process in self._alive:
                 process.kill()
@@ -235,7 +210,7 @@ class RemoteFleet(WorkerLauncher):
                 process.end(until_s)
                 process.close()
             self._sources.clear()
-            self._events.over()
+            self._workers.over()
 
     def _serve(self) -> None:
         self._listen()
@@ -250,16 +225,11 @@ class RemoteFleet(WorkerLauncher):
                 self._lost_at_s[process.node] = time.perf_counter()
                 # Ray would try for 10 s or more to take what it has put from the lost node.
                 self._sources.clear()
-            self._launch(self._events.exited(process.handles, status))
-        if self._added and not self._stopping:
-            added = list(self._added)  # together, so that they spread over the nodes
-            self._launch(added)
-            for _ in added:
-                self._added.popleft()
+            self._waiting.extend(self._workers.exited(process.handles, status))
         for process in self._alive:
             process.look()
         self._report_unplaced()
-        self._events.tick()
+        self._workers.tick()
 
     def _listen(self) -> None:
         """Forward items until something else happens, for a while at most."""

@@ -19,11 +19,9 @@ import cloudpickle
 import numpy as np
 
 from fastfeed.core.batch import Batch, BatchSpec, nbytes_of
-from fastfeed.core.collate import ALIGN
 from fastfeed.errors import FeedError, ProducerFailed
 from fastfeed.producers.process.handle import WorkerHandle
-from fastfeed.producers.process.main import DESCRIPTORS
-from fastfeed.producers.process.outlet import RingOutlet
+from fastfeed.producers.process.main import DESCRIPTORS, ring_outlets
 from fastfeed.producers.process.ship import unpack_from
 from fastfeed.producers.process.work_socket import INLINE_NBYTES, REPLY, REQUEST
 from fastfeed.producers.remote.actor import Dispatched
@@ -35,11 +33,10 @@ from fastfeed.producers.remote.remote_outlet import (
     RemoteMessage,
 )
 from fastfeed.producers.reorder import ProducedBatch
-from fastfeed.ring.layout import MemoryShare, offsets
+from fastfeed.ring.layout import offsets
 from fastfeed.ring.memory import Segment, receive
-from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP, STREAM
-from fastfeed.ring.writer import RingChannels, RingWriter, Stopped
+from fastfeed.ring.writer import Stopped
 
 Array = np.ndarray[Any, Any]
 # An actor has items in advance for this time: longer than a request takes, and no longer, because
@@ -121,8 +118,7 @@ class ItemCourier:
 
 class Relay:
     """Puts what `groups` yields into the ring of `handle`, and then calls `ended` with the reason
-    for a loss, or "" at the end of the stream. Large batches stay in the object store, up to
-    `lendable` bytes at a time."""
+    for a loss, or "" at the end of the stream."""
 
     def __init__(
         self,
@@ -131,7 +127,6 @@ class Relay:
         *,
         send: Callable[[Dispatched], None],
         ended: Callable[[str], None],
-        lendable: int = 0,
     ) -> None:
         task = handle.task
         self._groups = groups
@@ -139,37 +134,23 @@ class Relay:
         self._ended = ended
         self._dispatched = task.dispatched
         fds = dict(zip(DESCRIPTORS, map(os.dup, handle.worker_fds()), strict=True))
-        news = socket.socket(fileno=fds.pop("news"))
-        self._owned: list[socket.socket] = [news]
+        (self._outlet,), self._news = ring_outlets(task, fds, admit=lambda _: True)
+        del fds["news"]  # the socket has it
         self._fds = list(fds.values())
         self._poll = select.poll()
         self._poll.register(fds["tokens"], select.POLLOUT)
         self._poll.register(fds["stop"], select.POLLIN)
-        self._handle = handle
-        self._lendable = lendable
-        page = StatusPage(Segment(fds["page"], StatusPage.nbytes(1)), 1)
         self._stop = fds["stop"]
-        writer = RingWriter(
-            page,
-            RingChannels(fds["returned"], fds["tokens"], news, fds["stop"]),
-            share=MemoryShare(task.budget, task.wanted, 1, capped=task.capped),
-            number=task.number,
-        )
-        epoch = task.skip[task.producer(0)][0]
-        self._outlet = RingOutlet(
-            writer, 0, ordered=task.dispatched, epoch=epoch, admit=lambda _: True
-        )
         self._spec: BatchSpec | None = None
         name = f"fastfeed-remote-{task.index}"
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def close(self) -> None:
         """Close the descriptors: the thread ends, or was never started."""
-        for one in self._owned:
-            one.close()
+        self._news.close()
         for fd in self._fds:
             os.close(fd)
-        self._owned, self._fds = [], []
+        self._fds = []
 
     def _run(self) -> None:
         reason = ""
@@ -217,11 +198,7 @@ class Relay:
         if kind in (BATCH, HOLE):
             batch = self._opened(message, block) if kind == BATCH else None
             produced = ProducedBatch(batch, stream, "", item)
-            if message.form == DIRECT and batch is not None and self._borrows(batch):
-                number = self._handle.borrowed.add(batch.leaves, rows=batch.rows)
-                outlet.put_borrowed(number, produced, key=key, spec=self._spec)
-            else:
-                outlet.put(produced, key, item=item, spec=self._spec)
+            outlet.put(produced, key, item=item, spec=self._spec)
         elif kind == SPEC:
             self._spec = cloudpickle.loads(message.body)
         elif kind == EPOCH:
@@ -232,15 +209,6 @@ class Relay:
             outlet.report(kind, message.body, key=key)
         elif kind == STREAM:
             outlet.compare(stream, item, digest=key)
-
-    def _borrows(self, batch: Batch) -> bool:
-        """Return True if a batch can stay where it is: it lies as in a slot, and the object store
-        has room for it."""
-        lies_well = all(
-            leaf.flags.c_contiguous and leaf.nbytes and not leaf.ctypes.data % ALIGN
-            for leaf in batch.leaves
-        )
-        return lies_well and self._handle.borrowed.has_room(batch.nbytes, self._lendable)
 
     def _opened(self, message: RemoteMessage, block: Array) -> Batch:
         """Return the batch of a message as views of the group."""

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, Worker
+from fastfeed.testing.scenes import until
 from tests.helpers.dying import LONG_S, once
 
 TOTAL = 32
@@ -71,16 +72,6 @@ class Data:
         return drawn(index, self.held)
 
 
-class Composed:
-    """Steps that draw from generators of their own."""
-
-    def __init__(self) -> None:
-        self.steps = [{"held": make()}]
-
-    def __call__(self, index: int) -> np.ndarray:
-        return drawn(index, **self.steps[0])
-
-
 def closure() -> Callable[[int], np.ndarray]:
     held = make()
     return lambda index: drawn(index, held)
@@ -97,7 +88,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def everywhere(module: Any) -> dict[str, Any]:
     """Return a source and a transform with generators in every place that holds some."""
-    alone = closure(), partial(drawn, held=make()), Composed(), module.drawn, module.composed
+    alone = closure(), partial(drawn, held=make()), module.drawn, module.composed
 
     def transform(record: np.ndarray) -> np.ndarray:
         return np.concatenate([record, *(one(int(record[0]))[1:] for one in alone)])
@@ -158,7 +149,12 @@ def test_callables_of_several_workers_draw_their_own(processes: int, module: Any
 def test_it_is_said_once(seed: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "fastfeed")
     rows(2, source=Data(), seed=seed)
-    said = [r for r in caplog.records if "seed=" in r.getMessage()]
+
+    def found() -> list[Any]:
+        return [r for r in caplog.records if "seed=" in r.getMessage()]
+
+    assert until(lambda: bool(found()), LONG_S)  # a record may come after the end of a worker
+    said = found()
     assert [r.levelname for r in said] == ["INFO" if seed else "WARNING"]
     assert "4 random generators" in said[0].getMessage()
 

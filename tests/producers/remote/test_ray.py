@@ -74,7 +74,7 @@ def test_a_silent_actor_is_lost_if_its_node_is_silent(
     ray: Any, monkeypatch: pytest.MonkeyPatch, *, reachable: bool
 ) -> None:
     monkeypatch.setattr(cluster, "LOOK_S", 0.1)
-    monkeypatch.setattr(cluster, "CUT_OFF_S", 0.5)
+    monkeypatch.setattr(cluster, "CUT_OFF_S", 5.0)  # a busy machine answers within it
     looks, frozen = [], 0
 
     def answers(_: object, node: str) -> bool:
@@ -209,7 +209,7 @@ def test_actors_end_with_a_trainer_that_is_killed() -> None:
     wait_until(lambda: not any(map(is_alive, workers)))
 
 
-def test_large_batches_stay_in_the_object_store_and_may_be_written_to(ray: Any) -> None:
+def test_large_batches_may_be_kept_and_written_to(ray: Any) -> None:
     def batches(worker: Worker) -> Iterator[Any]:
         for number in range(worker.index, 40, worker.count):
             yield np.full((4, 500_000), number, np.int32)
@@ -220,7 +220,7 @@ def test_large_batches_stay_in_the_object_store_and_may_be_written_to(ray: Any) 
             seen.append(int(batch[3, -1]))
             batch += 1
             assert not batch.ctypes.data % 64
-            if len(kept) < 20:  # more than the store may lend: the others come through the ring
+            if len(kept) < 20:  # more than the ring may lend: the others are copies
                 kept.append((seen[-1], batch))
     assert sorted(seen) == list(range(40))
     assert all((batch == number + 1).all() for number, batch in kept)
@@ -231,7 +231,7 @@ import time
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, Remote
 store = {"object_store_memory": 10**8}
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **store})
 cluster.connect()
@@ -243,7 +243,7 @@ class Records:
     def __getitem__(self, index):
         time.sleep(0.01)
         return np.full(20_000, index)
-options = {"remote": "auto", "producers": 2, "on_worker_death": "restart"}
+options = {"remote": Remote("auto", 2), "on_worker_death": "restart"}
 got = []
 with FeedRunner(Records(), batch_size=2, **options) as runner:
     for number, batch in enumerate(runner):
@@ -282,7 +282,7 @@ FROM_OUTSIDE = """
 import os, signal, sys, time
 os.environ["RAY_AUTH_MODE"] = "disabled"
 import numpy as np
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, Remote
 class Records:
     def __len__(self):
         return 200
@@ -292,7 +292,7 @@ class Records:
 def stream(worker):
     for index in range(worker.index, 50, worker.count):
         yield np.full((2, 100_000), index)
-options = {"remote": sys.argv[1], "producers": 2, "on_worker_death": "restart"}
+options = {"remote": Remote(sys.argv[1], 2), "on_worker_death": "restart"}
 got = []
 with FeedRunner(Records(), batch_size=2, **options) as runner:
     for number, batch in enumerate(runner):

@@ -276,7 +276,7 @@ def producers_for(
     if isinstance(options.remote, Remote) and leads:
         from fastfeed.producers.remote.fleet import RemoteFleet
 
-        workers.employ(partial(RemoteFleet, options.remote))
+        workers.employ(partial(RemoteFleet, options, options.remote))
     return ProcessProducers(source, options, plan=plan, workers=workers, leads=leads)
 
 

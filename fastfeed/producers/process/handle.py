@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import linecache
 import os
 import re
 import select
 import signal
 import socket
+import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import psutil
 
-from fastfeed.core.batch import BatchSpec
+from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.position import ONLY_STREAM
 from fastfeed.errors import FeedError, ProducerError
 from fastfeed.producers.failure import decode_error, read_last_words
@@ -34,6 +38,71 @@ from fastfeed.ring.writer import NEWS, SHORT_NBYTES
 STACKS_TIMEOUT_S = 0.5  # a running process answers within a millisecond
 MAX_DUMPED_FRAMES = 4
 FRAME = re.compile(r'  File "(.+)", line (\d+) in ')  # of faulthandler
+Array = np.ndarray[Any, Any]
+FIRST_BORROWED = 2**31  # the number of the first such batch in a token; no ring has so many slots
+
+
+class BorrowAnchor:
+    """Keeps the arrays of a batch alive as long as one of its views."""
+
+    __slots__ = ("__weakref__", "leaves")
+
+    def __init__(self, leaves: Sequence[Array]) -> None:
+        self.leaves = leaves
+
+
+class BorrowedBatches:
+    """Batches outside the ring between a relay, which adds them, and the consumer, which takes
+    them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lent: list[tuple[weakref.ref[BorrowAnchor], int]] = []  # with their bytes
+        self._ready: dict[int, Batch] = {}
+        self._next = 0
+
+    def has_room(self, nbytes: int, limit: int) -> bool:
+        """Return True if another batch of `nbytes` would keep all of them within `limit` bytes."""
+        with self._lock:
+            self._lent = [one for one in self._lent if one[0]() is not None]
+            return sum(n for _, n in self._lent) + nbytes <= limit
+
+    def add(self, leaves: Sequence[Array], *, rows: int) -> int:
+        """Add a batch of contiguous arrays. Return its number."""
+        anchor = BorrowAnchor(leaves)
+        views = tuple(_view(leaf, anchor) for leaf in leaves)
+        nbytes = sum(leaf.nbytes for leaf in leaves)
+        with self._lock:
+            number = FIRST_BORROWED + self._next % FIRST_BORROWED
+            self._next += 1
+            self._lent.append((weakref.ref(anchor), nbytes))
+            self._ready[number] = Batch(views, rows, nbytes)
+        return number
+
+    def take(self, number: int) -> Batch:
+        """Return the batch of a number, once."""
+        with self._lock:
+            return self._ready.pop(number)
+
+    def clear(self) -> None:
+        """Drop what nobody has taken."""
+        with self._lock:
+            self._ready.clear()
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        """Number of batches that nobody has taken yet, and their bytes."""
+        with self._lock:
+            ready = list(self._ready.values())
+        return len(ready), sum(batch.nbytes for batch in ready)
+
+
+def _view(leaf: Array, anchor: BorrowAnchor) -> Array:
+    """Return the same memory as an array that may be written to, as all batches may: nobody else
+    has this memory."""
+    owner: Any = (ctypes.c_ubyte * leaf.nbytes).from_address(leaf.ctypes.data)
+    owner.anchor = anchor
+    return np.ndarray(leaf.shape, leaf.dtype, owner)
 
 
 @dataclass(frozen=True)
@@ -73,6 +142,7 @@ class WorkerHandle:
         self.ended: set[int] = set()  # threads that have no more items
         self.failed = False
         self.exited = False
+        self.borrowed = BorrowedBatches()  # of a remote worker
         self.place = ""  # the node of a remote worker
         self.lost = ""  # how a remote worker was lost
         self.spec_checked = False  # True once its spec was compared with the first worker's
@@ -151,6 +221,7 @@ class WorkerHandle:
         self.channels, self.pidfd = CLOSED_CHANNELS, None
         self._stacks = self.stacks_file = CLOSED
         self.reader.close()
+        self.borrowed.clear()
 
     def close_worker_ends(self) -> None:
         """Close the worker's ends, which are the worker's alone now."""
@@ -164,7 +235,9 @@ class WorkerHandle:
         trainer has sent the item to the worker."""
         kind, stream, slot, key, item, rows, room, _ = token
         batch, copied = None, False
-        if kind != HOLE and self.spec is not None:
+        if kind != HOLE and slot >= FIRST_BORROWED:
+            batch = self.borrowed.take(slot)
+        elif kind != HOLE and self.spec is not None:
             batch, copied = self.reader.lend(slot, self.spec, rows=rows, room=room)
         if dispatched:
             return ProducedBatch(batch, ONLY_STREAM, f"batch {key}", item), copied
@@ -173,10 +246,14 @@ class WorkerHandle:
     def await_memory(self, slot: int) -> bool:
         """Receive news until the slot can be opened. Return False if the worker died before it had
         sent them."""
-        while self.spec is None or slot not in self.reader.mapped:
+        while self.spec is None or not self.has_memory(slot):
             if not self._receive_news():
                 return False
         return True
+
+    def has_memory(self, slot: int) -> bool:
+        """Return True if the batch in a slot can be opened."""
+        return slot >= FIRST_BORROWED or slot in self.reader.mapped
 
     def adopt_spec(self, spec: BatchSpec | None) -> str:
         """Adopt the spec of all workers. Return how this worker's spec differs, or ""."""

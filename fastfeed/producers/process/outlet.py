@@ -84,6 +84,19 @@ class RingOutlet(Outlet):
         self._writer.page.publish(self._thread, self.row)
         return True
 
+    def put_borrowed(
+        self, number: int, produced: ProducedBatch, *, key: int, spec: BatchSpec | None
+    ) -> None:
+        """Announce a batch that lies outside the ring, under this number."""
+        if spec is not None and spec is not self._spec:
+            self._set_spec(spec)
+        origin = self._thread if self.ordered else produced.stream
+        rows = 0 if produced.batch is None else produced.batch.rows
+        self._writer.page.publish(self._thread, self.row)
+        self._writer.send(
+            (BATCH, origin, number, key, produced.number, rows, 0, self._writer.number)
+        )
+
     def end_epoch(self, epoch: int) -> None:
         """Note that this producer has put its whole epoch."""
         if not self.ordered:

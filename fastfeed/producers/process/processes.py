@@ -311,7 +311,7 @@ class ProcessProducers(WorkerGroup):
             return
         if kind in (BATCH, HOLE):
             known = handle.mismatched or kind == HOLE
-            known = known or (handle.spec_checked and slot in handle.reader.mapped)
+            known = known or (handle.spec_checked and handle.has_memory(slot))
             if (known or self._await_memory(handle, slot)) and not handle.mismatched:
                 self._insert(token, handle)
         elif kind == EPOCH and self._dispatcher is None:

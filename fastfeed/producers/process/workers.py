@@ -121,12 +121,12 @@ def ready_limit(options: FeedOptions, slot_nbytes: int = SMALL_NBYTES) -> int:
 def share_of_worker(
     options: FeedOptions, *, remote: bool = False, dispatched: bool = False, reorders: bool = False
 ) -> MemoryShare:
-    """Return the memory of one worker's ring. `dispatched`: the trainer hands out the items;
-    `reorders`: batches wait for a straggler's."""
+    """Return the memory of one worker's ring. A `remote` one has as much in its object store.
+    `dispatched`: the trainer hands out the items; `reorders`: batches wait for a straggler's."""
     ready = max(1, ready_limit(options) // options.workers)
     threads = 1 if remote else options.threads
     return MemoryShare(
-        budget=options.memory_nbytes // options.workers,
+        budget=options.memory_nbytes // options.workers // (2 if remote else 1),
         wanted=ready + threads + 1 + (REORDER_SLOTS if reorders else 0),
         threads=threads,
         capped=options.prefetch is not None and not dispatched,
@@ -371,9 +371,9 @@ class WorkerGroup:
         """Number of ready batches, and the bytes of their slots."""
         count = total = 0
         for handle in list(self._handles.values()):
-            ready = handle.reader.audit().ready
-            count += ready
-            total += ready * handle.reader.slot_nbytes
+            ready, (borrowed, nbytes) = handle.reader.audit().ready, handle.borrowed.depth
+            count += ready + borrowed
+            total += ready * handle.reader.slot_nbytes + nbytes
         return count, total
 
     def rows(self) -> tuple[StageRow, ...]:

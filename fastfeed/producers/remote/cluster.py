@@ -260,6 +260,16 @@ class RayCluster:
             return False
         return True
 
+    def store_nbytes(self) -> int:
+        """Return the size of the object store on this machine, 0 if it has none."""
+        own = self._own_node()
+        sizes = [
+            node["Resources"].get("object_store_memory", 0.0)
+            for node in self.ray.nodes()
+            if node["NodeID"] == own and node["Alive"]
+        ]
+        return int(sum(sizes))
+
     def refuse_too_small(self, cpus: float) -> None:
         """Raise OptionError if no node can ever hold a producer of `cpus`."""
         nodes = self.nodes()

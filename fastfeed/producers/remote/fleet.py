@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.options import Remote
+from fastfeed.options import FeedOptions, Remote
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.ship import Shipment
 from fastfeed.producers.process.supervisor import SharedWorkers, WorkerLauncher
@@ -26,6 +26,8 @@ from fastfeed.ring.memory import Segment
 
 LOG = logging.getLogger("fastfeed")
 FLEET_POLL_MS = 200
+# Share of the object store for batches that the training holds; the rest is for those on the way.
+STORE_SHARE = 0.5
 # A producer that has no place for so long is reported, with what is free.
 UNPLACED_S = 10.0
 JOIN_RELAYS_S = 1.0
@@ -34,7 +36,7 @@ SHUN_S = 30.0  # a node that has lost a producer gets none for so long, where ot
 
 class RemoteProcess:
     """An actor and its handles, which start and end together. `ended` is called once, in a thread
-    of a relay, when no stream of it is left."""
+    of a relay, when no stream of it is left. Each relay lends `lendable` bytes of the store."""
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class RemoteProcess:
         actor: RayActor,
         *,
         ended: Callable[[RemoteProcess], None],
+        lendable: int = 0,
     ) -> None:
         self.handles = handles
         self.lost = ""  # the reason, if it did not end by itself
@@ -60,6 +63,7 @@ class RemoteProcess:
                     actor.groups(number),
                     send=partial(actor.send, number),
                     ended=self._note_end,
+                    lendable=lendable,
                 )
                 self.relays.append(relay)
         except BaseException:
@@ -120,12 +124,13 @@ class RemoteProcess:
 class RemoteFleet(WorkerLauncher):
     """Launcher of remote workers."""
 
-    def __init__(self, remote: Remote, workers: SharedWorkers) -> None:
+    def __init__(self, options: FeedOptions, remote: Remote, workers: SharedWorkers) -> None:
         super().__init__("fastfeed-fleet", workers)
-        self._remote = remote
+        self._options, self._remote = options, remote
         self._alive: list[RemoteProcess] = []
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
         self._stopping = False
+        self._store_nbytes = 0  # of the object store, for batches that the training holds
         self._lost_at_s: dict[str | None, float] = {}  # by node
         self._cluster: RayCluster | None = None
         self._sources: dict[int, tuple[Shipment, Any]] = {}
@@ -136,6 +141,9 @@ class RemoteFleet(WorkerLauncher):
         enough."""
         self._cluster = RayCluster(self._remote.address)
         self._cluster.refuse_too_small(self._remote.cpus)
+        self._store_nbytes = min(
+            self._options.memory_nbytes, int(STORE_SHARE * self._cluster.store_nbytes())
+        )
 
     def stop(self) -> None:
         """Kill the actors. They hold nothing that is worth a grace time."""
@@ -147,6 +155,7 @@ class RemoteFleet(WorkerLauncher):
         nodes."""
         assert self._cluster is not None
         waiting = list(self._waiting)
+        workers = self._options.processes + len(self._alive) + len(waiting)
         nodes = self._choose(len(waiting)) if waiting else []
         for handles, node in zip(waiting, nodes, strict=True):
             actor = self._cluster.start_actor(
@@ -155,7 +164,8 @@ class RemoteFleet(WorkerLauncher):
                 cpus=self._remote.cpus,
                 node=node,
             )
-            process = RemoteProcess(handles, actor, ended=self._note_end)
+            lendable = self._store_nbytes // workers // len(handles)
+            process = RemoteProcess(handles, actor, ended=self._note_end, lendable=lendable)
             process.node = node
             self._alive.append(process)
             self._waiting.popleft()

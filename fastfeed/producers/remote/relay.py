@@ -19,6 +19,7 @@ import cloudpickle
 import numpy as np
 
 from fastfeed.core.batch import Batch, BatchSpec, nbytes_of
+from fastfeed.core.collate import ALIGN
 from fastfeed.errors import FeedError, ProducerFailed
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.main import DESCRIPTORS, ring_outlets
@@ -118,7 +119,8 @@ class ItemCourier:
 
 class Relay:
     """Puts what `groups` yields into the ring of `handle`, and then calls `ended` with the reason
-    for a loss, or "" at the end of the stream."""
+    for a loss, or "" at the end of the stream. Large batches stay in the object store, up to
+    `lendable` bytes at a time."""
 
     def __init__(
         self,
@@ -127,6 +129,7 @@ class Relay:
         *,
         send: Callable[[Dispatched], None],
         ended: Callable[[str], None],
+        lendable: int = 0,
     ) -> None:
         task = handle.task
         self._groups = groups
@@ -141,6 +144,7 @@ class Relay:
         self._poll.register(fds["tokens"], select.POLLOUT)
         self._poll.register(fds["stop"], select.POLLIN)
         self._stop = fds["stop"]
+        self._borrowed, self._lendable = handle.borrowed, lendable
         self._spec: BatchSpec | None = None
         name = f"fastfeed-remote-{task.index}"
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -198,7 +202,11 @@ class Relay:
         if kind in (BATCH, HOLE):
             batch = self._opened(message, block) if kind == BATCH else None
             produced = ProducedBatch(batch, stream, "", item)
-            outlet.put(produced, key, item=item, spec=self._spec)
+            if message.form == DIRECT and batch is not None and self._borrows(batch):
+                number = self._borrowed.add(batch.leaves, rows=batch.rows)
+                outlet.put_borrowed(number, produced, key=key, spec=self._spec)
+            else:
+                outlet.put(produced, key, item=item, spec=self._spec)
         elif kind == SPEC:
             self._spec = cloudpickle.loads(message.body)
         elif kind == EPOCH:
@@ -209,6 +217,15 @@ class Relay:
             outlet.report(kind, message.body, key=key)
         elif kind == STREAM:
             outlet.compare(stream, item, digest=key)
+
+    def _borrows(self, batch: Batch) -> bool:
+        """Return True if a batch can stay where it is: it lies as in a slot, and the object store
+        has room for it."""
+        lies_well = all(
+            leaf.flags.c_contiguous and leaf.nbytes and not leaf.ctypes.data % ALIGN
+            for leaf in batch.leaves
+        )
+        return lies_well and self._borrowed.has_room(batch.nbytes, self._lendable)
 
     def _opened(self, message: RemoteMessage, block: Array) -> Batch:
         """Return the batch of a message as views of the group."""

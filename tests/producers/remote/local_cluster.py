@@ -84,6 +84,9 @@ class LocalCluster:
     def answers(self, node_id: str) -> bool:
         return node_id not in self.silent
 
+    def store_nbytes(self) -> int:
+        return 10**7
+
     def refuse_too_small(self, cpus: float) -> None:
         """Accept any number: nothing is reserved."""
 

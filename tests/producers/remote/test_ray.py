@@ -209,7 +209,7 @@ def test_actors_end_with_a_trainer_that_is_killed() -> None:
     wait_until(lambda: not any(map(is_alive, workers)))
 
 
-def test_large_batches_may_be_kept_and_written_to(ray: Any) -> None:
+def test_large_batches_stay_in_the_object_store_and_may_be_written_to(ray: Any) -> None:
     def batches(worker: Worker) -> Iterator[Any]:
         for number in range(worker.index, 40, worker.count):
             yield np.full((4, 500_000), number, np.int32)
@@ -220,7 +220,7 @@ def test_large_batches_may_be_kept_and_written_to(ray: Any) -> None:
             seen.append(int(batch[3, -1]))
             batch += 1
             assert not batch.ctypes.data % 64
-            if len(kept) < 20:  # more than the ring may lend: the others are copies
+            if len(kept) < 20:  # more than the store may lend: the others come through the ring
                 kept.append((seen[-1], batch))
     assert sorted(seen) == list(range(40))
     assert all((batch == number + 1).all() for number, batch in kept)

@@ -27,7 +27,7 @@ from fastfeed.engine.runtime_warnings import RuntimeWarnings
 from fastfeed.engine.shuffle_pool import pack_origins
 from fastfeed.engine.stage import Stage
 from fastfeed.errors import FeedError, FeedStopped
-from fastfeed.options import FeedOptions, Remote
+from fastfeed.options import FeedOptions
 from fastfeed.producers.inbox import EpochPlan
 from fastfeed.producers.process.supervisor import SharedWorkers
 from fastfeed.producers.threads import ThreadProducers
@@ -273,10 +273,10 @@ def producers_for(
     # a fifth of the time that `import fastfeed` would take, and only Linux has all of it
     from fastfeed.producers.process.processes import ProcessProducers
 
-    if isinstance(options.remote, Remote) and leads:
+    if options.remote is not None and leads:
         from fastfeed.producers.remote.fleet import RemoteFleet
 
-        workers.employ(partial(RemoteFleet, options, options.remote))
+        workers.employ(partial(RemoteFleet, options))
     return ProcessProducers(source, options, plan=plan, workers=workers, leads=leads)
 
 

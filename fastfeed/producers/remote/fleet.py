@@ -124,9 +124,10 @@ class RemoteProcess:
 class RemoteFleet(WorkerLauncher):
     """Launcher of remote workers."""
 
-    def __init__(self, options: FeedOptions, remote: Remote, workers: SharedWorkers) -> None:
+    def __init__(self, options: FeedOptions, workers: SharedWorkers) -> None:
         super().__init__("fastfeed-fleet", workers)
-        self._options, self._remote = options, remote
+        assert isinstance(options.remote, Remote)
+        self._options, self._remote = options, options.remote
         self._alive: list[RemoteProcess] = []
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
         self._stopping = False

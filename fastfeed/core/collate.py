@@ -339,7 +339,7 @@ def _stack_padded(
 
 
 def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
-    array = array_of(value, where)
+    array = value if type(value) is np.ndarray else array_of(value, where)
     if type(value) is np.bytes_ or array.dtype.kind in "biufc":
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     # As objects: the width of numpy's text differs from record to record.

@@ -47,8 +47,9 @@ class Generators:
         mixed = hash(key) & 2**64 - 1
         np.random.seed(mixed & 2**32 - 1)  # seeding with two integers takes three times as long
         random.seed(mixed)
-        for own in _shared()[2:]:
-            own.manual_seed(mixed)
+        if "torch" in sys.modules:  # `_shared` costs more, and this runs for every record
+            for own in _shared()[2:]:
+                own.manual_seed(mixed)
         for place, (seed, _, _) in enumerate(self.held):
             seed(hash((mixed, place)) & 2**64 - 1)
 

@@ -37,8 +37,7 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Checked arrays with one leading dimension of `rows` records; they occupy `nbytes`. `release`
-    gives reusable memory that they lie in back, even if views of it still exist."""
+    """Checked arrays with one leading dimension of `rows` records; they occupy `nbytes`."""
 
     leaves: tuple[np.ndarray[Any, Any], ...]
     rows: int

@@ -78,7 +78,7 @@ def load(flight: FlightRecord) -> Table:
     found.sort(key=lambda one: one[:2], reverse=True)
     table = Table(box=None, padding=(0, 1), show_header=False)
     for _, share, process, memory in found[: 1 + TOP_PROCESSES]:
-        use = f"{percent(share or None)} CPU"
+        use = f"{percent(share)} CPU"
         table.add_row(names[process.pid], f"pid {process.pid}", use, f"{size(memory)} memory")
     with contextlib.suppress(MissingExtra):  # `fastfeed doctor` tells how to see GPUs
         for gpu in readings(pid):
@@ -143,6 +143,10 @@ def _first(path: Path) -> FlightRecord:
 def _show_until_end(path: Path, console: Console) -> None:
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
+            first = _first(path)
+            load(first)
+            live.update(render(first, console.width), refresh=True)
+            time.sleep(CPU_WINDOW_S)
             while (flight := running(path)) is not None:
                 live.update(render(flight, console.width, use=load(flight)), refresh=True)
                 time.sleep(TOP_INTERVAL_S)

@@ -56,6 +56,7 @@ MISSING = (
 
 # Lines of a plan: topic, name, unit, formula. Its names are those of figures and of _values();
 # `above` is the sum of the topic's lines above. A line with an unknown name is left out.
+EXCHANGED = "2 * (accelerators - 1) / accelerators * weights"
 LINES = (
     ("ram", "cache", "B", "cached_in_ram"),
     ("ram", "a machine", "B", "feed_memory * per_machine + cached_in_ram"),
@@ -73,10 +74,10 @@ LINES = (
     ("measured", "FLOP/s", "FLOP/s", "steps * minibatch * flops / took"),
     ("measured", "of the peak", "%", "steps * minibatch * flops / took / peak / accelerators"),
     ("measured", "the run", "$", "price * accelerators * took / 3600"),
-    ("exchange", "a worker and step", "B", "2 * (accelerators - 1) / accelerators * weights"),
+    ("exchange", "a worker and step", "B", EXCHANGED),
     ("exchange", "time of a step", "s", "exchange_s"),
     ("exchange", "speed-up", "x", "accelerators * step_s / (step_s + exchange_s)"),
-    ("exchange", "interconnect for 90 %", "B/s", "exchange_s * interconnect / step_s * 9"),
+    ("exchange", "interconnect for 90 %", "B/s", f"{EXCHANGED} / (step_s * (1 / 0.9 - 1))"),
     ("device", "weights", "B", "weights"),
     ("device", "gradients + optimizer", "B", "weights * (1 + slots)"),
     ("device", "activations", "B", "batch * activations if weights else 0"),

@@ -31,6 +31,8 @@ def test_an_exchange_is_two_times_the_weights_at_most(workers):
     assert value(plan, "exchange", "time of a step") == pytest.approx(nbytes / 1e9)
     enough = value(plan, "exchange", "interconnect for 90 %")
     assert 9e-3 / (9e-3 + nbytes / enough) == pytest.approx(0.9)
+    unknown = plan_of(f"weights=100MB accelerators={workers} batch=1 step=9ms")
+    assert value(unknown, "exchange", "interconnect for 90 %") == enough, "it is what is asked"
 
 
 def test_one_worker_exchanges_nothing():

@@ -30,6 +30,8 @@ KIND, SCHEMA = "public", 1
 # A team of native threads waits for its slowest: 5 % of a core that another process takes costs a
 # step of many parallel regions more than the differences that are measured.
 FOREIGN_CORES, MOST_FOREIGN_CORES, TRIES = 0.05, 0.2, 2
+# Evidence holds names and lines of a script. Where a licence does not allow that, it is anonymous.
+PERMISSIVE = ("MIT", "BSD-3-Clause", "Apache-2.0", "Unlicense")
 Row = dict[str, Any]
 
 
@@ -54,6 +56,10 @@ def main() -> None:
         for recipe in chosen:
             _prepared(recipe, given)
         return
+    if given.record:
+        for recipe in chosen:
+            _record(recipe, given)
+        return
     begin = time.monotonic()
     for turn in range(given.rounds):
         for recipe in chosen:
@@ -66,8 +72,7 @@ def main() -> None:
 def _measure(recipe: Recipe, turn: int, given: argparse.Namespace) -> None:
     """Run what is missing of a script's round; the diagnosis follows the first."""
     rows = read(given.output)
-    half = HALVES[recipe.name]
-    row = rows.setdefault(recipe.name, {"half": half, "rounds": [], "failed": ""})
+    row = rows.setdefault(recipe.name, _row(recipe))
     if given.retry:
         row["failed"] = ""
     if len(row["rounds"]) <= turn and not row["failed"]:
@@ -91,6 +96,19 @@ def _prepared(recipe: Recipe, given: argparse.Namespace) -> None:
         prepare(recipe, "now", checkouts=given.checkouts, output=given.work)
     except Unprepared as error:
         print(error, file=sys.stderr)
+
+
+def _record(recipe: Recipe, given: argparse.Namespace) -> None:
+    """Diagnose a script until there are `given.record` reports, beside the truth that is there."""
+    row = read(given.output).setdefault(recipe.name, _row(recipe))
+    row.setdefault("said", [])
+    while len(row["said"]) < given.record:
+        row["said"].append(_said(recipe, len(row["said"]), given))
+        _note(recipe.name, row, given.output)
+
+
+def _row(recipe: Recipe) -> Row:
+    return {"half": HALVES[recipe.name], "rounds": [], "failed": ""}
 
 
 def _round(recipe: Recipe, given: argparse.Namespace, *, changes: bool) -> Row:
@@ -126,11 +144,17 @@ def _undisturbed(recipe: Recipe, variant: str, given: argparse.Namespace) -> Row
 
 def _said(recipe: Recipe, turn: int, given: argparse.Namespace) -> Row:
     ready = prepare(recipe, "now", checkouts=given.checkouts, output=given.work)
-    path = given.output / "evidence" / f"{recipe.name}{f'-{turn}' if turn else ''}.json.gz"
+    path = evidence_path(given.output, recipe.name, turn)
+    hidden = COMMITS[recipe.repository][1] not in PERMISSIVE
     try:
-        return diagnose(ready, seconds=given.diagnose_seconds, evidence=path)
+        return diagnose(ready, seconds=given.diagnose_seconds, evidence=path, anonymous=hidden)
     except RunFailed as error:
         return {"failed": str(error)}
+
+
+def evidence_path(folder: Path, name: str, turn: int) -> Path:
+    """Return the file of evidence of a script's report."""
+    return folder / "evidence" / f"{name}{f'-{turn}' if turn else ''}.json.gz"
 
 
 def _note(name: str, row: Row, folder: Path) -> None:
@@ -207,6 +231,9 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run, without start")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds that do not count")
     parser.add_argument("--diagnose", action="store_true", help="diagnose after every round")
+    parser.add_argument(
+        "--record", type=int, default=0, metavar="N", help="run nothing but N diagnoses of each"
+    )
     parser.add_argument("--diagnose-seconds", type=float, default=12.0)
     parser.add_argument("--budget", type=float, default=1e9, help="start no script after that, s")
     parser.add_argument("--list", action="store_true", help="print the scripts and their halves")

@@ -72,12 +72,15 @@ def steady_rate(times: Sequence[float]) -> tuple[float, int]:
     return (last - first) / (times[last] - times[first]), len(ends)
 
 
-def diagnose(prepared: Prepared, *, seconds: float, evidence: Path) -> dict[str, Any]:
+def diagnose(
+    prepared: Prepared, *, seconds: float, evidence: Path, anonymous: bool = False
+) -> dict[str, Any]:
     """Run `fastfeed diagnose --stop`; return its answer, and the seconds that the run took."""
     evidence.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "diagnosis.json"
         options = ["--stop", "--json", str(path), "--evidence", str(evidence)]
+        options += ["--anonymous"] if anonymous else []
         command = [*FASTFEED, "diagnose", "--seconds", f"{seconds:g}", *options, "--"]
         before, own = _spent()
         code, errors, took = execute(

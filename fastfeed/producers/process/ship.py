@@ -31,7 +31,6 @@ import numpy as np
 
 from fastfeed.core.collate import ALIGN
 from fastfeed.errors import OptionError
-from fastfeed.producers.generators import is_generator
 from fastfeed.producers.process.unpicklable import explain, text_of
 from fastfeed.ring.memory import Segment, aligned
 
@@ -46,12 +45,10 @@ _HOLE = pickle.PickleBuffer(b"")
 
 @dataclass
 class Shipment:
-    """A packed value, which holds so many random generators. Every process with the descriptor can
-    unpack it."""
+    """A packed value. Every process with the descriptor can unpack it."""
 
     fd: int
     nbytes: int
-    generators: int = 0
 
     def close(self) -> None:
         """Close the descriptor; unpacked values stay valid."""
@@ -85,7 +82,7 @@ def pack(value: Any, *, what: str) -> Shipment:
     except BaseException:
         segment.close_fd()
         raise
-    return Shipment(segment.fd, segment.nbytes, pickler.generators)
+    return Shipment(segment.fd, segment.nbytes)
 
 
 def unpack(fd: int, nbytes: int) -> Any:
@@ -155,7 +152,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.arrays: list[Array] = []
-        self.generators = 0
         self._files: dict[int, _MappedFile] = {}
         if (main := sys.modules.get("__mp_main__")) is not None:
             cloudpickle.register_pickle_by_value(main)
@@ -165,8 +161,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
         )
 
     def reducer_override(self, obj: Any) -> Any:
-        if is_generator(obj):
-            self.generators += 1
         plain = (
             type(obj) in (np.ndarray, np.memmap)
             and not obj.dtype.hasobject

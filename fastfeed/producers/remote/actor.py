@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 
 import fastfeed
 from fastfeed.errors import FeedError, OptionError
-from fastfeed.producers.generators import Generators
+from fastfeed.producers.generators import Generators, held_generators
 from fastfeed.producers.inbox import Inbox
 from fastfeed.producers.loop import Producer
 from fastfeed.producers.process.main import (
@@ -32,6 +33,7 @@ CONTROL = "control"  # the group of the short calls
 # The kind of a reply of the dispatcher, and its content: permits, items or their pickle, and after
 # the last one, how many there were.
 Dispatched = tuple[bytes, Any]
+_UNPACKING = threading.Lock()  # an actor's producers tell their own generators from each other's
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -136,11 +138,22 @@ class RemoteWorker:
                 f"fastfeed {self._version} here, and {fastfeed.__version__} on the node of a "
                 "remote producer: install the same version on every node"
             )
+        with _UNPACKING:
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                before = held_generators()
+                shipped = unpack_from(memoryview(self._shipments[number].data).cast("B"))
+                own = Generators.made_since(before)
+            finally:
+                if collects:
+                    gc.enable()
         (producer,) = producers_of(
             self._tasks[number],
-            unpack_from(memoryview(self._shipments[number].data).cast("B")),
+            shipped,
             inbox=self.inboxes[number],
             outlets=[outlet],
             exclusive=len(self._tasks) == 1,
+            generators=own,
         )
         return producer

@@ -189,12 +189,6 @@ class RemoteFleet(WorkerLauncher):
         again after a loss."""
         assert self._cluster is not None
         if id(shipment) not in self._sources:
-            if shipment.generators and not self._sources:
-                LOG.warning(
-                    "the source holds %d random generators, and each remote producer has a copy "
-                    "that draws alike: draw from worker.rng, which transform= may take",
-                    shipment.generators,
-                )
             memory = Segment(shipment.fd, shipment.nbytes, writable=False).map
             ref = self._cluster.put(np.frombuffer(memory, np.uint8))
             self._sources[id(shipment)] = shipment, ref

@@ -69,13 +69,18 @@ def test_order_and_draws_are_those_of_threads(mix: tuple[int, int]) -> None:
     assert same(read(remote(RECORDS, mix, epochs=2, **options)), want)
 
 
-def test_generators_that_would_draw_alike_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+@mixes
+def test_generators_of_the_source_draw_anew_for_every_record(mix: tuple[int, int]) -> None:
     held = np.random.default_rng(3), [random.Random(3)]
-    read(remote(RECORDS, batch_size=7, transform=lambda n: n + held[0].random() * 0))
-    assert "holds 2 random generators" in caplog.text
-    caplog.clear()
-    read(remote(RECORDS, batch_size=7, transform=drawn))
-    assert "random generators" not in caplog.text
+
+    def drawing(record: Any) -> Any:
+        return record, held[0].integers(2**62), held[1][0].getrandbits(62)
+
+    options: dict[str, Any] = {"batch_size": 7, "transform": drawing, "seed": 3}
+    found = read(remote(RECORDS, mix, **options))
+    assert same(found, read(FeedRunner(RECORDS, processes=2, **options)))
+    columns = (np.concatenate(leaf).tolist() for leaf in zip(*found, strict=True))
+    assert [len(set(column)) for column in columns] == [len(RECORDS)] * 3
 
 
 @mixes

@@ -8,22 +8,37 @@ from functools import cached_property
 from fastfeed.diagnose.diagnosis import Figures, Recommendation
 from fastfeed.diagnose.evidence import Evidence
 from fastfeed.diagnose.judge import signals
+from fastfeed.diagnose.judge.feed_costs import Change, FeedCosts
 from fastfeed.diagnose.judge.host import host_share
 from fastfeed.diagnose.judge.knobs import step_cost
 from fastfeed.diagnose.judge.observed_costs import Observed
-from fastfeed.diagnose.judge.observed_feed import Change, ObservedFeed
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 from fastfeed.diagnose.judge.step_ledger import Ledger
 from fastfeed.probes.machine_log import SATURATED
 
+GAIN_ERROR = 0.1  # error of the formulas, beside that of what was measured
+
 
 @dataclass(frozen=True)
 class Case:
-    """The basis of causes and recommendations."""
+    """The basis of causes and recommendations: what was observed, and the costs that follow, in the
+    middle, the least and the greatest of what is known."""
 
     observed: Observed
     figures: Figures
-    feed: ObservedFeed
+    feeds: tuple[FeedCosts, FeedCosts, FeedCosts]
+
+    @property
+    def feed(self) -> FeedCosts:
+        """The feed as it is."""
+        return self.feeds[0]
+
+    def gain(self, *changes: Change) -> tuple[float, tuple[float, float]]:
+        """Return the speed-up by the first change, and its interval.
+
+        Further changes say how little and how much the first one may be."""
+        found = [feed.period / one(feed).period for one in changes for feed in self.feeds]
+        return found[0], (min(found) * (1 - GAIN_ERROR), max(found) * (1 + GAIN_ERROR))
 
     @property
     def evidence(self) -> Evidence:
@@ -98,6 +113,6 @@ class Case:
     ) -> Recommendation:
         """Return a change of the feed with its gain; further changes are its least and greatest
         effect. Only one that adds work, such as more producers, may lose."""
-        speedup, (low, high) = self.feed.gain(*changes)
+        speedup, (low, high) = self.gain(*changes)
         least = 0.0 if adds_work else 1.0
         return Recommendation(text, *knob, max(least, speedup), (max(least, low), high), why)

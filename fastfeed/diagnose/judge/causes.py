@@ -10,8 +10,8 @@ from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import DISK
 from fastfeed.diagnose.judge import changes, knobs, sentences
 from fastfeed.diagnose.judge.case import Case
+from fastfeed.diagnose.judge.feed_costs import Change, lost
 from fastfeed.diagnose.judge.host import between_steps
-from fastfeed.diagnose.judge.observed_feed import Change
 from fastfeed.model.workload import INPUT_BOUND
 
 # Share of the time from which a loss that is no lack of input outranks the step.
@@ -22,6 +22,7 @@ CERTAIN_LOSS = 0.25
 STEP_BOUND, STEP_HOST = "step.bound", "step.host"
 SERIAL, WAITS, TAIL = "input.serial", "input.latency", "input.straggler"
 NOISE, PAUSE = "external.noise", "pause.periodic"
+ON_CORES = ("input.cpu", "input.gil", "input.copy", "input.ipc", "input.oversubscribed")
 
 
 class CauseRow(NamedTuple):
@@ -49,7 +50,7 @@ def _by_trainer(case: Case) -> bool:
 
 def _prepared(case: Case) -> bool:
     """Return True if the training thread prepares, and does not only convert, its batches."""
-    return case.feed.now.converted_s > 0 and not case.converts
+    return case.feed.converted > 0 and not case.converts
 
 
 def _serial(case: Case) -> Change:
@@ -88,21 +89,21 @@ ROWS = (
     ),
     CauseRow(
         NOISE,
-        lambda case: case.feed.now.workload.other_cpu > 0,
+        lambda case: max(case.feed.foreign) > 0 or case.feed.others > 0,
         _always(knobs.no_others),
         sentences.noise,
         changes.noise,
     ),
     CauseRow(
         TAIL,
-        lambda case: case.feed.now.tail,
+        lambda case: case.feed.late > 0,
         _always(knobs.even_batches),
         sentences.straggling,
         changes.straggler,
     ),
     CauseRow(
         "input.epoch_gap",
-        lambda case: case.feed.now.workload.epoch_start_s > 0,
+        lambda case: case.feed.start > 0,
         _always(knobs.warm_epochs),
         sentences.gaps,
         changes.epoch_gap,
@@ -123,7 +124,7 @@ ROWS = (
     ),
     CauseRow(
         "input.copy",
-        lambda case: case.made_by.copies > 0 or case.converts or case.feed.now.retouched > 0,
+        lambda case: case.made_by.copies > 0 or case.converts or case.feed.retouched > 0,
         _copies,
         sentences.copies,
         changes.copies,
@@ -144,7 +145,7 @@ ROWS = (
     ),
     CauseRow(
         "input.oversubscribed",
-        lambda case: case.feed.now.crowded > 0,
+        lambda case: case.feed.crowded > 0,
         _always(knobs.single_threaded_pools),
         sentences.crowd,
         changes.oversubscribed,
@@ -178,19 +179,16 @@ def losses_of(case: Case) -> dict[str, float]:
     """Return the share of the time that each cause takes: what the loop gains without it.
 
     None of the input takes more than all input does. Without work on the cores there is none that
-    other processes slow, and without waits none that are uneven: what counts is the gain beyond
-    that of these causes.
+    other processes slow: what counts is the gain beyond theirs.
     """
-    most = case.feed.lost(knobs.free_input)
-    found = {row.code: case.feed.lost(row.without(case)) for row in ROWS if row.seen(case)}
-    shares = dict(found)
+    most = lost(case.feed, knobs.free_input)
+    found = {row.code: lost(case.feed, row.without(case)) for row in ROWS if row.seen(case)}
     for code in found:
-        if code.startswith("input.") and code != SERIAL:
-            contained = NOISE if code != WAITS else TAIL
-            shares[code] = min(found[code], most)
-            if code != contained:
-                shares[code] = max(0.0, shares[code] - found.get(contained, 0.0))
-    return shares
+        if code.startswith("input."):
+            found[code] = min(found[code], most)
+        if code in ON_CORES:
+            found[code] = max(0.0, found[code] - found.get(NOISE, 0.0))
+    return found
 
 
 def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
@@ -204,10 +202,10 @@ def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     found = [(code, share) for code, share in losses.items() if share >= INPUT_BOUND]
     inputs = [pair for pair in losses.items() if pair[0].startswith("input.")]
     greatest = max(inputs, key=lambda pair: pair[1], default=("", 0.0))
-    if 0 < greatest[1] < INPUT_BOUND <= case.feed.lost(knobs.free_input):
+    if 0 < greatest[1] < INPUT_BOUND <= lost(case.feed, knobs.free_input):
         found.append(greatest)  # several make one loss
     starves = case.ledger.starvation >= CERTAIN_LOSS
-    found.sort(key=lambda pair: (starves and pair[0] == STEP_HOST, -round(pair[1], 3)))
+    found.sort(key=lambda pair: (starves and pair[0] == STEP_HOST, -round(pair[1] / INPUT_BOUND)))
     others = [pair for pair in found if pair[0] != STEP_HOST]
     host, beside = losses.get(STEP_HOST, 0.0), between_steps(case.evidence, case.ledger)
     left = max(0.0, 1.0 - host - max((share for _, share in others), default=0.0))

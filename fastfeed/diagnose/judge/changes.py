@@ -10,13 +10,13 @@ from fastfeed.diagnose.evidence import CALLED_BACK, DISK, LOCK, PRODUCER
 from fastfeed.diagnose.judge import host as host_work
 from fastfeed.diagnose.judge import knobs, signals
 from fastfeed.diagnose.judge.case import Case
-from fastfeed.diagnose.judge.observed_feed import Change
-from fastfeed.model.workload import Outcome, Producers
+from fastfeed.diagnose.judge.feed_costs import Change, FeedCosts
+from fastfeed.model.workload import Producers
 
 # The number of producers, by the names that it has.
 COUNT_KNOBS = ("threads", "processes", "producers", "num_workers", "num_parallel_calls")
 TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-NEAR_BEST = 0.95  # share of the best rate: more producers are not worth it
+MOST_SAVED = 0.9  # share of the most that producers save: more of them are not worth it
 MIN_GAIN = 1.03  # a smaller speed-up is no gain
 OWN_LOCK_SHARE = 0.3  # share of their time that producers wait for a lock of their own
 TENTH = 0.1  # what is left of a cost if it comes a tenth as often
@@ -59,7 +59,7 @@ def _producers(case: Case, *, held: bool) -> list[Recommendation]:
 
 
 def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
-    producers, now = case.made_by, case.feed.now
+    producers, now = case.made_by, case.feed
     if not producers.known or (producers.kind == "native" and case.full):
         return []
     processes = producers.kind == "processes" or held or _by_loader(case)
@@ -67,7 +67,7 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
     taken_s = knobs.LOADER_HANDOVER_S if producers.kind == "trainer" and _by_loader(case) else 0.0
     most = TRIED_COUNTS[-1]
     if processes and not producers.away:
-        most = (1 if held else 4) * now.workload.cores
+        most = (1 if held else 4) * round(now.cores)
     tried: dict[int, Change] = {
         count: knobs.made_by(
             Producers(1, count) if processes else Producers(count), same=same, handover_s=taken_s
@@ -75,14 +75,17 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
         for count in TRIED_COUNTS
         if count <= most
     }
-    outcomes = {count: change(now).run() for count, change in tried.items()}
-    best = max(one.rate for one in outcomes.values())
-    count = next(n for n, one in outcomes.items() if one.rate >= NEAR_BEST * best)
+    feeds = {count: change(now) for count, change in tried.items()}
+    saved = {count: now.period - feed.period for count, feed in feeds.items()}
+    best = max(saved.values())
+    if best <= 0:
+        return []
+    count = next(n for n, one in saved.items() if one >= MOST_SAVED * best)
     if same and count <= producers.count:
         return []
     local = producers.count - producers.remote if producers.remote else 0  # these stay
     knob, text = _in_words(case, count - local, processes=processes)
-    why = _limits(outcomes, count, rate=case.feed.rate)
+    why = _limits(feeds, count, now=now)
     if held and producers.kind != "processes":
         why = (
             f"threads cannot help: {producers.python:.0%} of the work holds the interpreter lock "
@@ -92,7 +95,7 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
         why += "; this holds only if the producers stop waiting for a lock of their own"
     # A disk may have no more to give.
     disks = max(1.0, producers.count * producers.active * producers.share(DISK))
-    least = [lambda feed: tried[count](feed).with_(disks=disks)] * bool(producers.share(DISK))
+    least = [lambda feed: replace(tried[count](feed), disks=disks)] * bool(producers.share(DISK))
     changed = [tried[count], *least]
     one = case.recommend(text, (knob, str(count - local)), *changed, why=why, adds_work=True)
     where = case.evidence.loop.where if case.evidence.loop is not None else ""
@@ -119,14 +122,15 @@ def _by_loader(case: Case) -> bool:
     return case.loop_kind == "torch"
 
 
-def _limits(outcomes: dict[int, Outcome], count: int, *, rate: float) -> str:
+def _limits(feeds: dict[int, FeedCosts], count: int, *, now: FeedCosts) -> str:
     """Return the gain of fewer producers, and the limit with that number."""
-    limit = f"with {count} the limit is {outcomes[count].limit}, and more gain nothing"
-    fewer = [n for n in outcomes if n < count and outcomes[n].rate >= MIN_GAIN * rate]
+    limit = f"with {count} the limit is {feeds[count].limit}"
+    gains = {n: now.period / feed.period for n, feed in feeds.items() if n < count}
+    fewer = [n for n, gain in gains.items() if gain >= MIN_GAIN]
     if not fewer:
         return limit
     give = "gives" if fewer[-1] == 1 else "give"
-    return f"{fewer[-1]} {give} {outcomes[fewer[-1]].rate / rate:.1f}x, {limit}"
+    return f"{fewer[-1]} {give} {gains[fewer[-1]]:.1f}x, {limit}"
 
 
 def _in_words(case: Case, count: int, *, processes: bool) -> tuple[str, str]:
@@ -178,7 +182,7 @@ def disk(case: Case, first: bool) -> list[Recommendation]:
             f"read only what is used: {read / 1e6:.3g} MB are read for a batch of "
             f"{signals.batch_nbytes(case.evidence) / 1e6:.2g} MB"
         )
-        less = [knobs.batch_cost(1 - wasted), lambda feed: feed.batch(disk=1 - wasted)]
+        less = [knobs.batch_cost(1 - wasted), lambda feed: feed.batches(disk=1 - wasted)]
         # Of equal changes the one that asks the disk for less comes first.
         found.insert(0, case.recommend(change, ("cache", "what is used"), *less))
     change = "keep the data in memory, or in fewer and larger files that are read in order"
@@ -199,7 +203,7 @@ def cores(case: Case, first: bool) -> list[Recommendation]:
 
 def copies(case: Case, first: bool) -> list[Recommendation]:
     """Return batches of the final dtype, in memory that is reused."""
-    now, loop = case.feed.now, case.evidence.loop
+    now, loop = case.feed, case.evidence.loop
     if now.retouched and case.made_by.copies < signals.COPYING_SHARE and not case.converts:
         change = (
             "feed it without from_generator, which makes the process return its memory: "
@@ -260,16 +264,17 @@ def straggler(case: Case, first: bool) -> list[Recommendation]:
             "deliver ready batches first (options.deterministic = False), or make more batches "
             "ahead (prefetch)"
         )
-    return [case.recommend(change, ("order", "any"), knobs.any_order)]
+    return [case.recommend(change, ("order", "any"), knobs.even_batches)]
 
 
 def epoch_gap(case: Case, first: bool) -> list[Recommendation]:
-    """Return workers that live on between epochs."""
-    change = (
-        "keep the workers between epochs (persistent_workers=True; a FeedRunner makes the next "
-        "epoch ahead)"
-    )
-    return [case.recommend(change, ("epochs", "warm workers"), knobs.warm_epochs)]
+    """Return workers that live on between epochs, and an epoch that is made ahead."""
+    ahead = "make the first batches of the next epoch ahead, in a FeedRunner"
+    found = [case.recommend(ahead, ("epochs", "made ahead"), knobs.warm_epochs)]
+    if _by_loader(case) and case.made_by.kind == "processes":
+        kept = "keep the workers between epochs: persistent_workers=True"
+        found.insert(0, case.recommend(kept, ("epochs", "kept workers"), knobs.kept_workers))
+    return found
 
 
 def pause(case: Case, first: bool) -> list[Recommendation]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, Evidence
 from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.backlog import backlog_steps, before_pace_change
 from fastfeed.diagnose.judge.step_ledger import Floats, Ledger
 from fastfeed.steps.timeline import OBSERVING, UNOBSERVED, Mark, Step
 
@@ -125,15 +125,11 @@ def _kind(evidence: Evidence, *kinds: str) -> list[Mark]:
 def _measured(evidence: Evidence) -> list[tuple[Step, Step]]:
     """Return the steps that count, each with the next one."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
-    backlog = backlog_steps(steps, evidence.marks)
-    observed = [
-        i
-        for i in range(len(steps) - 1)
-        if i not in backlog and not steps[i].free and steps[i].begin_s >= evidence.start_s
-        if steps[i + 1].begin_s <= evidence.end_s
+    return [
+        (one, following)
+        for one, following in itertools.pairwise(steps)
+        if not one.free and one.begin_s >= evidence.start_s and following.begin_s <= evidence.end_s
     ]
-    counted = before_pace_change(observed, steps, marks=evidence.marks)
-    return [(steps[i], steps[i + 1]) for i in counted]
 
 
 def _starts(evidence: Evidence, following: Floats) -> list[Mark]:

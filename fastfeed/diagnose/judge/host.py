@@ -56,7 +56,10 @@ def _work_beside_input(
     the time, without what the thread does for its input."""
     python, native = trainer.share(PYTHON), trainer.share(NATIVE)
     left = max(0.0, 1.0 - ledger.share(ledger.converted) / max(1e-9, python + native))
-    made = [sum(p.share_in(one) for p in evidence.parts_of("input")) for one in (PYTHON, NATIVE)]
+    inputs, measured = evidence.parts_of("input"), 1.0
+    if evidence.loop is not None and evidence.loop.waits == "exact":  # the rest is none
+        measured = min(1.0, ledger.starvation / max(1e-9, sum(part.share for part in inputs)))
+    made = [measured * sum(p.share_in(one) for p in inputs) for one in (PYTHON, NATIVE)]
     pools = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK))
     return (
         max(0.0, left * python - made[0]),

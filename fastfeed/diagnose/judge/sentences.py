@@ -145,7 +145,7 @@ def copies(case: Case, share: float) -> Texts:
         if leaf.dtype in signals.WIDE_DTYPES or leaf.kind in ("list", "tuple")
     ]
     converted = case.ledger.share(case.ledger.converted) if case.converts else 0.0
-    retouched = case.feed.now.retouched
+    retouched = case.feed.retouched
     inside = "inside Session.run" if case.loop_kind == "session" else "before the step"
     return _nonempty(
         f"the training thread converts its input {inside}, for {converted:.0%} of the time"
@@ -169,7 +169,7 @@ def copies(case: Case, share: float) -> Texts:
 def ipc(case: Case, share: float) -> Texts:
     """Return the evidence of batches that are pickled and copied between processes."""
     handover = signals.handover_share(case.evidence, case.made_by)
-    pickling = case.feed.now.pickling
+    pickling = case.feed.pickling
     return _nonempty(
         f"pickling and copying between processes take {pickling:.0%} of the producers' time"
         if pickling >= signals.MIN_SHARE

@@ -103,7 +103,9 @@ def preparation(evidence: Evidence, waited: float) -> tuple[float, float]:
 def batch_nbytes(evidence: Evidence) -> int:
     """Return the bytes of a batch, 0 if its arrays are not known."""
     leaves = evidence.loop.leaves if evidence.loop is not None else ()
-    known = [(leaf, DTYPE_BITS.search(leaf.dtype)) for leaf in leaves if leaf.shape]
+    known = [
+        (leaf, DTYPE_BITS.search(leaf.dtype)) for leaf in leaves if min(leaf.shape, default=0) > 0
+    ]
     return sum(math.prod(leaf.shape) * (int(bits[0]) // 8 if bits else 1) for leaf, bits in known)
 
 

@@ -83,8 +83,8 @@ class Ledger:
         return (self.part(a, b) for a, b in itertools.pairwise(edges))
 
     def without_unnamed_pauses(self, *, regular: bool) -> Ledger:
-        """Return the ledger without the pauses that have no name; also without those that come at
-        equal intervals, if `regular`."""
+        """Return the ledger with the pauses that have no name as parts of their steps; also those
+        that come at equal intervals, if `regular`."""
         between = np.diff([start_s for start_s, _, _ in self.pauses])
         if (
             not regular
@@ -93,7 +93,8 @@ class Ledger:
         ):
             return self
         total, unnamed_s = float(self.pause.sum()), self.unnamed_s
-        return replace(self, pause=self.pause * max(0.0, 1 - unnamed_s / total)) if total else self
+        left = self.pause * max(0.0, 1 - unnamed_s / total) if total else self.pause
+        return replace(self, pause=left, inside=self.inside + self.pause - left)
 
     @property
     def unnamed_s(self) -> float:

@@ -161,7 +161,7 @@ def test_batches_that_lie_ready_and_are_read_slowly() -> None:
     assert found.verdict == "input.ipc"
 
 
-@pytest.mark.parametrize(("queued_s", "verdict"), [(0.3, "step.bound"), (2.0, "external.noise")])
+@pytest.mark.parametrize(("queued_s", "verdict"), [(1.5, "step.bound"), (3.0, "external.noise")])
 def test_little_noise_does_not_outrank_a_step_that_has_nearly_all_of_the_time(
     queued_s: float, verdict: str
 ) -> None:
@@ -363,7 +363,7 @@ def test_a_step_waits_for_its_native_threads_which_get_no_core(
     assert found.verdict == verdict
     if verdict == "external.noise":
         # The pool's threads run for a third of the time in which they could.
-        assert found.recommendations[0].predicted_speedup > 2
+        assert found.recommendations[0].predicted_speedup > 1.7
 
 
 @pytest.mark.parametrize(("wait_ms", "verdict"), [(10.0, "input.latency"), (0.02, "step.host")])

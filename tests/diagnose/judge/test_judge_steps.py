@@ -126,9 +126,8 @@ def test_a_data_loader_without_workers_is_told_how_many(kind: str, knob: str) ->
     assert best.knob == knob
     assert ("num_workers" in best.change) == (kind == "torch")
     handed_ms = 1e3 * LOADER_HANDOVER_S if kind == "torch" else 0.0
-    assert best.predicted_speedup == pytest.approx(50 / (10 + handed_ms), rel=0.02), (
-        "what is handed over costs the step"
-    )
+    most = 1 - (10 + handed_ms) / 50  # what is handed over costs the step
+    assert 0.9 * most <= 1 - 1 / best.predicted_speedup + 0.005 <= most + 0.01
 
 
 @pytest.mark.parametrize(("batches", "helps"), [(1, False), (100, True)])

@@ -12,6 +12,7 @@ import pytest
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, NATIVE, PYTHON, Evidence, LoopPart
 from fastfeed.diagnose.judge.causes import ranked
 from fastfeed.diagnose.judge.entries import ledger_of
+from fastfeed.diagnose.judge.feed_costs import FeedCosts
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import (
@@ -159,7 +160,7 @@ def test_a_small_wait_of_an_unknown_cause_hides_no_great_pause() -> None:
 def test_small_causes_that_make_one_loss_have_a_name(lost: float, first: str) -> None:
     """None of them takes 5 %, and the input does."""
     seen = evidence(loop_of([1.0] * 100), (trainer(),))
-    feed = SimpleNamespace(lost=lambda change: lost)
+    feed = FeedCosts(1 - lost, converted=lost)
     case = SimpleNamespace(feed=feed, ledger=ledger_of(seen), evidence=seen)
     shares = ranked({"input.cpu": 0.04, "input.ipc": 0.048}, cast(Any, case))
     assert shares[0][0] == first

@@ -11,14 +11,10 @@ from fastfeed.diagnose.evidence import DISK
 from fastfeed.diagnose.judge import changes, knobs, sentences
 from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.feed_costs import Change, lost
-from fastfeed.diagnose.judge.host import between_steps
 from fastfeed.model.workload import INPUT_BOUND
 
 # Share of the time from which a loss that is no lack of input outranks the step.
 MIN_OUTRANKING = 0.1
-# Share of the time from which what was measured beside the step, or instead of it, outranks what is
-# inferred of its composition.
-CERTAIN_LOSS = 0.25
 STEP_BOUND, STEP_HOST = "step.bound", "step.host"
 SERIAL, WAITS, TAIL = "input.serial", "input.latency", "input.straggler"
 NOISE, PAUSE = "external.noise", "pause.periodic"
@@ -74,8 +70,7 @@ def _cores(case: Case) -> Change:
 
 
 def _copies(case: Case) -> Change:
-    without = knobs.no_copies(converted=case.converts)
-    return lambda feed: without(knobs.new_loader(feed))
+    return knobs.no_copies(converted=case.converts)
 
 
 # The order decides between equal shares: what contains another cause comes first.
@@ -124,7 +119,7 @@ ROWS = (
     ),
     CauseRow(
         "input.copy",
-        lambda case: case.made_by.copies > 0 or case.converts or case.feed.retouched > 0,
+        lambda case: case.made_by.copying > 0 or case.converts,
         _copies,
         sentences.copies,
         changes.copies,
@@ -195,24 +190,20 @@ def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     """Return the causes that count with their shares, the verdict first.
 
     The step has what no cause takes. A loss outranks it from 5 % if it is input, all of it
-    together, from 10 % if it is not. The loop's own Python does from 25 % beside the step, or if it
-    takes more than the rest of the step. How much of a step is Python is inferred: a great lack of
-    input comes before it.
+    together, from 10 % if it is not. The loop's own Python does if it takes more than the rest of
+    the step.
     """
     found = [(code, share) for code, share in losses.items() if share >= INPUT_BOUND]
     inputs = [pair for pair in losses.items() if pair[0].startswith("input.")]
     greatest = max(inputs, key=lambda pair: pair[1], default=("", 0.0))
     if 0 < greatest[1] < INPUT_BOUND <= lost(case.feed, knobs.free_input):
         found.append(greatest)  # several make one loss
-    starves = case.ledger.starvation >= CERTAIN_LOSS
-    found.sort(key=lambda pair: (starves and pair[0] == STEP_HOST, -round(pair[1] / INPUT_BOUND)))
+    found.sort(key=lambda pair: -round(pair[1] / INPUT_BOUND))
     others = [pair for pair in found if pair[0] != STEP_HOST]
-    host, beside = losses.get(STEP_HOST, 0.0), between_steps(case.evidence, case.ledger)
+    host = losses.get(STEP_HOST, 0.0)
     left = max(0.0, 1.0 - host - max((share for _, share in others), default=0.0))
-    outranked = (
-        host > left
-        or min(host, beside) >= CERTAIN_LOSS
-        or any(share >= MIN_OUTRANKING or code.startswith("input.") for code, share in others)
+    outranked = host > left or any(
+        share >= MIN_OUTRANKING or code.startswith("input.") for code, share in others
     )
     return found if outranked else [(STEP_BOUND, left), *found]
 

@@ -70,7 +70,7 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
         most = (1 if held else 4) * round(now.cores)
     tried: dict[int, Change] = {
         count: knobs.made_by(
-            Producers(1, count) if processes else Producers(count), same=same, handover_s=taken_s
+            Producers(1, count) if processes else Producers(count), handover_s=taken_s
         )
         for count in TRIED_COUNTS
         if count <= most
@@ -203,13 +203,7 @@ def cores(case: Case, first: bool) -> list[Recommendation]:
 
 def copies(case: Case, first: bool) -> list[Recommendation]:
     """Return batches of the final dtype, in memory that is reused."""
-    now, loop = case.feed, case.evidence.loop
-    if now.retouched and case.made_by.copies < signals.COPYING_SHARE and not case.converts:
-        change = (
-            "feed it without from_generator, which makes the process return its memory: "
-            "FeedRunner(...).dataset()"
-        )
-        return [case.recommend(change, ("dataset", "runner.dataset()"), knobs.new_loader)]
+    loop = case.evidence.loop
     if loop is not None and "float64" in {leaf.dtype for leaf in loop.leaves}:
         knob = ("dtypes", "float32")
         change = (
@@ -248,7 +242,7 @@ def oversubscribed(case: Case, first: bool) -> list[Recommendation]:
         name = "num_workers" if _by_loader(case) else producers.kind
         change = f"lower {name} to {count}: there are more producers than cores"
         fewer = Producers(1, count) if producers.kind == "processes" else Producers(count)
-        one = knobs.made_by(fewer, same=True)
+        one = knobs.made_by(fewer)
         found.append(case.recommend(change, (name, str(count)), one, adds_work=True))
     return found
 
@@ -320,12 +314,8 @@ def _fewer_calls(case: Case) -> Recommendation:
     if kind == "keras":
         change = "run 10 steps in a call (steps_per_execution=10), or use larger batches"
         return case.recommend(change, ("steps_per_execution", "10"), *larger)
-    extra, cost = host_work.extra_calls(case.evidence, case.ledger)
-    if kind == "session" and extra >= 1:
-        change = f"make one run of the {extra + 1:.0f} of a step: run([train_op, loss, ...])"
-        return case.recommend(change, ("fetches", "in one run"), case.without(cost))
     period_s = case.ledger.seconds / max(1, len(case.ledger))
-    saved = share * host_work.in_framework_calls(case.evidence) - COMPILED_CALL_S / period_s
+    saved = share - COMPILED_CALL_S / period_s
     if kind == "session" or saved < 1 - 1 / MIN_GAIN:
         change = (
             "use batches 10 times as large: a call costs the same for small and for large ones "

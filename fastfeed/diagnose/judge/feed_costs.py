@@ -32,8 +32,7 @@ class FeedCosts:
 
     Without producers (0) the training thread makes the batches. `copying`, `pickling`, `reading`
     and `crowded` are shares of a batch's work: in copies, in pickling, for what is read from disks,
-    and lost to pools of too many threads. `retouched`: share of a step in which it touches memory
-    again that its loader made it return. `foreign`: shares of the step and of the batch that other
+    and lost to pools of too many threads. `foreign`: shares of the step and of the batch that other
     processes, on `others` cores, take.
     """
 
@@ -62,7 +61,6 @@ class FeedCosts:
     pickling: float = 0.0
     reading: float = 0.0
     crowded: float = 0.0
-    retouched: float = 0.0
     foreign: tuple[float, float] = (0.0, 0.0)
     others: float = 0.0
 

@@ -94,10 +94,6 @@ def _case_of(
     if figures is None:
         return None
     observed = Observed(evidence, ledger, producers)
-    if observed.fought:
-        regular = signals.lock_contended(evidence)
-        ledger = ledger.without_unnamed_pauses(regular=regular)
-        observed = Observed(evidence, ledger, producers)
     known = observed.ceiling
     low, middle, high = (
         feed_of(observed, step_s=one) for one in (known.low_s, known.step_s, known.high_s)

@@ -13,7 +13,7 @@ LOADER_HANDOVER_S = 2.5e-3
 
 def free_input(feed: FeedCosts) -> FeedCosts:
     """Return the feed with its input always at hand."""
-    found = even_batches(warm_epochs(new_loader(feed.batches(0.0))))
+    found = even_batches(warm_epochs(feed.batches(0.0)))
     return replace(found, converted=0.0, handover=0.0, unexplained=0.0)
 
 
@@ -94,12 +94,6 @@ def no_others(feed: FeedCosts) -> FeedCosts:
     return replace(feed, step=feed.step * step, queued=feed.queued * queued, others=0.0)
 
 
-def new_loader(feed: FeedCosts) -> FeedCosts:
-    """Return the feed with a loader that does not make the process return its memory."""
-    left = 1 - feed.retouched
-    return replace(feed, step=left * feed.step, step_cpu=left * feed.step_cpu, retouched=0.0)
-
-
 def pauses(left: float) -> Change:
     """Return the change that leaves this share of the pauses."""
     return lambda feed: replace(feed, pause=left * feed.pause)
@@ -116,14 +110,14 @@ def step_cost(left: float) -> Change:
     return lambda feed: replace(feed, **{name: left * getattr(feed, name) for name in names})
 
 
-def made_by(producers: Producers, *, same: bool, handover_s: float = 0.0) -> Change:
+def made_by(producers: Producers, *, handover_s: float = 0.0) -> Change:
     """Return the change to these producers, which take `handover_s` of the training thread for a
-    batch; `same`: they have the loader that is there."""
+    batch."""
 
     def change(feed: FeedCosts) -> FeedCosts:
         found = replace(feed, producers=producers, handover=feed.handover + handover_s)
         if not feed.producers.count:  # an epoch begins with the wait for its first batch
             found = replace(found, start=feed.start + feed.batch / feed.epoch)
-        return found if same and feed.producers.count > 1 else new_loader(found)
+        return found
 
     return change

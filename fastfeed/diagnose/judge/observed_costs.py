@@ -31,9 +31,6 @@ WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in
 CROWDED_PER_CORE = 1.5  # runnable threads for each core from which pools lose time to each other
 # Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
 MIN_FREE_STEPS = 4
-# Times that producers may slow a step down beside its smaller share of the cores. 1.6 was measured;
-# calls that only enqueue a step are tens of times as fast as the step.
-MAX_SLOWED = 3.0
 HEAVY_TAIL = 0.8  # share of the waiting in a tenth of the steps
 
 
@@ -59,19 +56,6 @@ class Observed:
         return None if found is None or found.kind == "trainer" else found
 
     @property
-    def fought(self) -> bool:
-        """True if the loop's thread waits for the interpreter lock, or for a core that producers or
-        other processes use: slow steps and pauses without a name are what they lose by it."""
-        trainer, foreign = self.evidence.trainer, foreign_share(self.evidence.machine)
-        if trainer is None:
-            return False
-        queued = trainer.queued_s / max(1e-9, trainer.wall_s)
-        if self.beside is None:
-            queued *= foreign
-        contended = self.beside is not None and signals.lock_contended(self.evidence)
-        return max(queued, contended * trainer.share(LOCK_PYTHON)) >= INPUT_BOUND
-
-    @property
     def locked_s(self) -> float:
         """Seconds that the loop's thread waits for the interpreter lock in a step."""
         trainer = self.evidence.trainer
@@ -80,11 +64,6 @@ class Observed:
         made = sum(part.share_in(LOCK_PYTHON) for part in self.evidence.parts_of("input"))
         share = max(0.0, trainer.share(LOCK_PYTHON) - made)
         return min(share * self.ledger.seconds, float(self.ledger.inside.sum())) / len(self.ledger)
-
-    @property
-    def retouched(self) -> float:
-        """Share of a step in which it touches memory again that from_generator had it return."""
-        return signals.retouched_share(self.evidence, waits=self.ledger.waited >= INPUT_BOUND)
 
     @property
     def wasted(self) -> float:
@@ -109,33 +88,16 @@ class Observed:
     @property
     def ceiling(self) -> Ceiling:
         """Seconds of a step with its input at hand."""
-        free, left = self._free_steps(), 1 - self.retouched
-        middle = float(np.median(self.ledger.inside))
-        medians = [float(np.median(part.inside)) for part in self.ledger.blocks()]
-        low, high, how = min(medians), max(medians), "the time of the steps without their waits"
-        measured = len(free) >= MIN_FREE_STEPS and self.can_be_pure(float(np.median(free)))
-        if not measured and not self.can_be_pure(middle):
-            middle = float(self.ledger.inside.mean())  # most steps only enqueue work
-            high = max(high, middle)
-        if measured:
-            # what lies beside the call of a step may suffer from producers as well
-            each = middle / max(1e-9, float(np.median(self.ledger.inside + self.ledger.host)))
-            low, middle, high = (each * float(np.quantile(free, one)) for one in (0.25, 0.5, 0.75))
-            # A producer that holds the lock goes on for a while after the others have stopped.
-            waits = self.fought or self.ledger.waited >= INPUT_BOUND
-            middle = low if signals.lock_contended(self.evidence) and waits else middle
-            how = f"measured: {len(free)} steps of the running job had their batches at hand"
-        if left < 1:
-            how += ", without memory that from_generator makes it return and touch again"
-        return Ceiling(left * middle, left * low, high, experiment=measured, how=how)
-
-    def can_be_pure(self, step_s: float) -> bool:
-        """Return True if producers may slow such steps down to the observed ones. Shorter ones only
-        enqueue their work, for which later ones wait."""
-        machine = self.evidence.machine
-        slower = MAX_SLOWED * max(1.0, machine.runnable / machine.cores)
-        held = signals.lock_contended(self.evidence)
-        return step_s > 0 and (held or step_s * slower >= float(self.ledger.inside.mean()))
+        free, middle = self._free_steps(), float(np.median(self.ledger.inside))
+        if len(free) < MIN_FREE_STEPS or not any(free):
+            medians = [float(np.median(part.inside)) for part in self.ledger.blocks()]
+            how = "the time of the steps without their waits"
+            return Ceiling(middle, min(medians), max(medians), experiment=False, how=how)
+        # what lies beside the call of a step may suffer from producers as well
+        each = middle / max(1e-9, float(np.median(self.ledger.inside + self.ledger.host)))
+        low, middle, high = (each * float(np.quantile(free, one)) for one in (0.25, 0.5, 0.75))
+        how = f"measured: {len(free)} steps of the running job had their batches at hand"
+        return Ceiling(middle, low, high, experiment=True, how=how)
 
     def _free_steps(self) -> list[float]:
         """Return the seconds from step to step in experiments, without waits and conversions."""
@@ -225,17 +187,15 @@ def _reconciled(feed: FeedCosts, ledger: Ledger, *, waits: bool, full: bool) -> 
 def _step(observed: Observed, step_s: float, *, made: dict[str, Any]) -> FeedCosts:
     """Return the costs of a step with its input at hand, and what it loses beside producers whose
     batches are `made` so."""
-    ledger, retouched, alone = observed.ledger, observed.retouched, observed.beside is None
+    ledger, alone = observed.ledger, observed.beside is None
     median_s, mean_s = float(np.median(ledger.inside)), max(1e-9, float(ledger.inside.mean()))
-    pure = min(1.0, step_s / max(1e-9, median_s * (1 - retouched)))
+    pure = min(1.0, step_s / max(1e-9, median_s))
     # Slow steps stay slow with any input, unless they lose their time to producers.
-    fought = observed.fought and observed.can_be_pure(median_s)
-    usual_s = median_s if pure < 1 - INPUT_BOUND or (fought and not alone) else mean_s
+    usual_s = median_s if pure < 1 - INPUT_BOUND else mean_s
     host_s = float(ledger.host.mean())
     python_s, cpu_s, queued_s = _work_of_step(observed)
     queued_s *= min(usual_s / max(1e-9, cpu_s + queued_s), 1.0)
     away = foreign_share(observed.evidence.machine)
-    foreign = max(away * queued_s / usual_s, (1 - median_s / mean_s) * (alone and fought))
     by_lock, by_cores = observed.locked_s, queued_s * (1 - away)
     by_cores *= made["core"] / max(1e-9, made["core"] + cpu_s)
     if observed.ceiling.experiment:
@@ -256,8 +216,7 @@ def _step(observed: Observed, step_s: float, *, made: dict[str, Any]) -> FeedCos
         step_cpu=cpu_s,
         slowed=slowed[0],
         held=slowed[1],
-        retouched=retouched,
-        foreign=(foreign, away),
+        foreign=(away * queued_s / usual_s, away),
     )
 
 
@@ -267,9 +226,8 @@ def _shares(observed: Observed) -> dict[str, Any]:
     if producers is None:
         return {}
     pickling = min(1.0, signals.pickling_share(evidence, producers))
-    copying = min(1 - pickling, producers.copies)
-    reading = max(copying * producers.reading, observed.wasted * (1 - pickling))
-    copying = min(copying * (1 - producers.reading), 1 - pickling - reading)
+    reading = observed.wasted * (1 - pickling)
+    copying = min(producers.copying, 1 - pickling - reading)
     machine, threads = evidence.machine, [t.threads - 1 for t in evidence.tasks_of(PRODUCER)]
     pool = max([1, *evidence.pools.values(), *threads])
     crowded = machine.runnable >= CROWDED_PER_CORE * machine.cores and pool > 1

@@ -20,7 +20,6 @@ from fastfeed.diagnose.evidence import (
     LoopPart,
 )
 from fastfeed.diagnose.judge.judgement import judge
-from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf, Mark
 from tests.diagnose.evidences import (
@@ -89,22 +88,6 @@ def test_a_step_of_many_small_calls_becomes_one_call() -> None:
     assert best.knob == "steps_per_execution"
 
 
-def test_what_is_no_call_of_the_framework_stays_beside_the_one_call() -> None:
-    """A tenth of the loop is its own journal."""
-    calls = [
-        Place("call", "tensorflow/python/framework/ops.py", number, users=False)
-        for number in range(30)
-    ]
-    journal = Place("journal", "train.py", 12, users=True)
-    own = trainer(
-        {PYTHON: 0.6, NATIVE: 0.4}, stacks={(CALL, one): 3 for one in calls} | {(CALL, journal): 10}
-    )
-    loop = loop_of([0.01] * 100, 20.0, buffer=None)
-    (best,) = judged(loop, own, parts=ONLY_STEP).recommendations
-    assert best.knob == "compile"
-    assert best.predicted_speedup == pytest.approx(1 / (0.1 + 0.5 / 20), rel=0.02)
-
-
 @pytest.mark.parametrize("used", [4096, 24 << 20])
 def test_a_function_that_reads_what_nobody_uses(used: int) -> None:
     """24 MB are read for a batch, in three lines of one function, which the rest of the batch takes
@@ -159,80 +142,6 @@ def test_python_in_the_graph_of_a_session_needs_threads_of_its_pool(called: bool
     assert (best.knob, "inter_op_parallelism_threads=" in best.change) == ("threads", called)
 
 
-@pytest.mark.parametrize(
-    ("trims", "cpu_s", "factor"), [(True, 4.0, 2), (True, 1.5, 4 / 3), (False, 4.0, 1)]
-)
-def test_a_step_beside_from_generator_touches_all_its_memory_again(
-    trims: bool, cpu_s: float, factor: float
-) -> None:
-    """Observed: 3,700 page faults per step and half of the time of native threads; and a step that
-    mostly sleeps."""
-    loop = loop_of([30.0] * 200, 20.0, free=12, free_ms=20.0, kind="keras", trims=trims)
-    native = task(
-        FRAMEWORK,
-        {NATIVE: 0.4},
-        tid=300,
-        cpu_s=cpu_s,
-        system_s=cpu_s / 2,
-        faults=740_000,
-        stacks={},
-    )
-    found = judged(loop, trainer(), *producers(1, {SLEEP: 1.0}), native)
-    assert found.ceiling is not None
-    assert found.ceiling.step_s == pytest.approx(0.02 / factor)
-    assert found.speedup_if_input_free == pytest.approx(2.5 * factor, rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("trims", "count", "gain"), [(True, 1, 2.5), (False, 1, 1.25), (True, 2, 1.25)]
-)
-def test_the_cores_that_these_touches_take_are_free_behind_another_feed(
-    trims: bool, count: int, gain: float
-) -> None:
-    """A step takes 40 ms of the only core, half of them for page faults; more workers of a
-    PyDataset change no feed."""
-    loop = loop_of([10.0] * 200, 40.0, free=12, free_ms=40.0, kind="keras", trims=trims)
-    native = task(
-        FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=8.24, system_s=4.12, faults=1_480_000, stacks={}
-    )
-    made, machine = (
-        producers(count, {SLEEP: 0.99, NATIVE: 0.005}),
-        replace(MACHINE, cores=1, own_cpu=0.9),
-    )
-    (best,) = judged(loop, trainer(), *made, native, machine=machine).recommendations
-    assert best.knob == "threads"
-    assert best.predicted_speedup == pytest.approx(gain, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("trims", "system_s", "gpu", "verdict"),
-    [
-        (True, 4.0, 0.0, "input.copy"),
-        (True, 0.6, 0.0, "step.bound"),
-        (False, 4.0, 0.0, "step.bound"),
-        (True, 4.0, 0.9, "step.bound"),
-    ],
-    ids=["much", "little", "fed otherwise", "on a GPU"],
-)
-def test_a_step_that_never_waits_may_lose_its_memory_to_from_generator(
-    trims: bool, system_s: float, gpu: float, verdict: str
-) -> None:
-    native = task(
-        FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=8.0, system_s=system_s, faults=1_480_000, stacks={}
-    )
-    made, machine = (
-        producers(1, {FULL: 0.9, SLEEP: 0.1}),
-        replace(MACHINE, gpus=(GpuUsage("card", gpu, 0.5),)),
-    )
-    loop = loop_of([0.1] * 200, 50.0, kind="tf.data", trims=trims)
-    found = judged(loop, trainer(), *made, native, machine=machine)
-    assert found.verdict == verdict
-    if verdict == "input.copy":
-        assert found.speedup_if_input_free == pytest.approx(2.0, rel=0.05)
-        assert found.recommendations[0].knob == "dataset"
-        assert found.recommendations[0].predicted_speedup == pytest.approx(2.0, rel=0.05)
-
-
 def test_one_worker_is_called_one() -> None:
     """A batch costs less than a step: one process that makes them ahead is enough."""
     parts = fed_by(0.4, {PYTHON: 1.0}, inner=LIBRARY)
@@ -281,15 +190,6 @@ def test_native_threads_that_have_all_cores_cannot_be_more(
     found = judged(loop_of([30.0] * 200, 20.0, kind="tfdata"), trainer(), pool, machine=machine)
     assert found.verdict == "input.cpu"
     assert [one.knob for one in found.recommendations] == [knob]
-
-
-@pytest.mark.parametrize(("asleep", "verdict"), [(0.97, "input.latency"), (0.1, "input.copy")])
-def test_first_touches_of_memory_by_who_hardly_works(asleep: float, verdict: str) -> None:
-    """They take most of what the producers spend on the cores, which may be next to nothing."""
-    cpu_s = 10.0 * (1 - asleep)
-    busy = {SLEEP: asleep, NATIVE: 1 - asleep}
-    makers = producers(2, busy, cpu_s=cpu_s, system_s=0.85 * cpu_s, faults=round(cpu_s * 4e5))
-    assert judged(loop_of([40.0] * 200), trainer(), *makers).verdict == verdict
 
 
 @pytest.mark.parametrize("step", [SLEEP, NATIVE])

@@ -36,21 +36,6 @@ def watched(marks: list[Mark], made: float = 0.5) -> Evidence:
     )
 
 
-def test_what_looking_slows_is_as_much_as_samples_say() -> None:
-    """Iterations that are rarely traced leave everything else as without tracing."""
-    seldom = [Mark(UNOBSERVED, 3.0, 3.0)]
-    assert judge(watched([])).figures.starvation == pytest.approx(0.6)  # type: ignore[union-attr]
-    found = judge(watched(seldom)).figures
-    assert found is not None
-    assert (found.starvation, found.steps_per_second) == (pytest.approx(0.5), pytest.approx(50.0))
-    slower = judge(watched(seldom, made=0.7)).figures
-    assert slower is not None and slower.starvation == pytest.approx(0.6), (
-        "nothing is quicker for being looked at"
-    )
-    for nothing in (0.0, 0.99):
-        assert judge(watched(seldom, made=nothing)).figures.starvation == pytest.approx(0.6)  # type: ignore[union-attr]
-
-
 def test_what_looking_takes_is_no_part_of_the_steps_but_of_what_the_diagnosis_costs() -> None:
     looking = [Mark(OBSERVING, step.end_s - 0.005, step.end_s) for step in watched([]).loop.steps]  # type: ignore[union-attr]
     plain, found = judge(watched([])), judge(watched(looking))
@@ -87,27 +72,6 @@ def test_a_pause_that_is_not_rare_comes_every_so_many_steps(
     loop = loop_of([0.02] * 240, [230.0 if long(i) else 28.0 for i in range(240)])
     found = judged(loop, trainer())
     assert found.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("made", "verdict"), [(0.24, "input.serial"), (0.04, "pause.periodic")], ids=["input", "else"]
-)
-def test_a_long_gap_is_input_if_samples_see_its_source(made: float, verdict: str) -> None:
-    """`x, y = data.next_batch(128)` shuffles all records again at the end of an epoch."""
-    loop, later_s = loop_of([0.0] * 300, gap_ms=0.5, kind="session", waits="none", buffer=0), 0.0
-    steps = []
-    for i, step in enumerate(loop.steps):
-        later_s += 0.15 * (i % 50 == 49)
-        steps.append(Step(step.begin_s + later_s, step.end_s + later_s, 0.0))
-    parts = (
-        LoopPart("input", CALL, made, {NATIVE: 1.0}, inner=LINE),
-        LoopPart("host", READS, 0.25 - made, {NATIVE: 1.0}),
-        LoopPart("step", CALL, 0.75),
-    )
-    found = judged(replace(loop, steps=steps), trainer(), parts=parts)
-    assert found.verdict == verdict
-    assert found.figures is not None
-    assert found.figures.starvation == pytest.approx(made, abs=0.01)
 
 
 def test_a_loop_that_only_takes_results_trains_nothing() -> None:

@@ -20,7 +20,7 @@ OWN = "zanzibar"
 
 def named() -> Recording:
     """Return a recording with the user's names wherever there can be one."""
-    place = Place(f"load_{OWN}", f"{OWN}/data.py", 41, users=True)
+    place = Place(OWN, f"{OWN}/data.py", 41, users=True)
     loop = loop_of([40.0] * 100, where=f"{OWN}.py:12", note=f"{OWN} says", kind="watch")
     loop.name = f"for x in {OWN}"
     loop.leaves = (Leaf(f"batch['{OWN}']", "float32", (4,), f"{OWN}.Image"),)
@@ -41,7 +41,7 @@ def test_nothing_of_the_users_own_is_left(tmp_path: Path) -> None:
     write_evidence(anonymised(named()), tmp_path / "evidence")
     text = gzip.decompress((tmp_path / "evidence").read_bytes()).decode()
     assert OWN not in text
-    assert "load" in text and read_evidence(tmp_path / "evidence").evidence.loop is not None
+    assert "data.py" not in text and read_evidence(tmp_path / "evidence").evidence.loop is not None
 
 
 @pytest.mark.parametrize("name", cases())

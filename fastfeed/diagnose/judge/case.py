@@ -16,7 +16,9 @@ from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 from fastfeed.diagnose.judge.step_ledger import Ledger
 from fastfeed.probes.machine_log import SATURATED
 
-GAIN_ERROR = 0.1  # error of the formulas, beside that of what was measured
+# Error of the formulas, beside that of what was measured: nine tenths of the recorded scripts whose
+# own rounds agree lie within it.
+GAIN_ERROR = 0.15
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,9 @@ class Recommendation:
     """A change, such as "make batches in 4 threads", the `knob` ("threads") and its `value`, and
     the predicted speed-up of the whole loop with its interval.
 
-    `where`: the line of the user's to change, and `code`: what to write there, if known.
+    `where`: the line of the user's to change, and `code`: what to write there, if known. It is sure
+    if experiments in the running job support it; `untested`: which of them could not be made, and
+    why.
     """
 
     change: str
@@ -53,6 +55,7 @@ class Recommendation:
     why: str = ""
     where: str = ""
     code: str = ""
+    untested: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,12 @@ from fastfeed.probes.machine_log import SATURATED
 # Error of the formulas, beside that of what was measured: nine tenths of the recorded scripts whose
 # own rounds agree lie within it.
 GAIN_ERROR = 0.15
+NO_EXPERIMENT = "no experiment in a running job can make this change"
+EXPERIMENTS = {
+    "burst": "steps with their batches at hand",
+    "cores": "one more busy core",
+    "lock": "another thread that holds the interpreter lock",
+}
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,16 @@ class Case:
         decision, which several causes lead to."""
         return {}
 
+    def untested(self, *kinds: str) -> str:
+        """Return which of these experiments are missing, and why; "" if all were made."""
+        notes = {one.kind: one.note for one in self.evidence.interventions if one.effect is None}
+        known = {one.kind for one in self.evidence.interventions if one.effect is not None}
+        # where nothing is made beside the step, each one shows what it takes
+        alone = self.observed.beside is None
+        known |= {"burst"} if alone or self.observed.ceiling.experiment else set()
+        missing = [(EXPERIMENTS[kind], notes.get(kind)) for kind in kinds if kind not in known]
+        return "; ".join(f"{name}: {why or 'not measured'}" for name, why in missing)
+
     def without(self, share: float) -> Change:
         """Return the change that takes this share of the loop's time from its steps."""
         removed_s = share * self.ledger.seconds / max(1, len(self.ledger))
@@ -112,9 +128,11 @@ class Case:
         *changes: Change,
         why: str = "",
         adds_work: bool = False,
+        untested: str = NO_EXPERIMENT,
     ) -> Recommendation:
         """Return a change of the feed with its gain; further changes are its least and greatest
         effect. Only one that adds work, such as more producers, may lose."""
         speedup, (low, high) = self.gain(*changes)
         least = 0.0 if adds_work else 1.0
-        return Recommendation(text, *knob, max(least, speedup), (max(least, low), high), why)
+        interval = max(least, low), high
+        return Recommendation(text, *knob, max(least, speedup), interval, why, untested=untested)

@@ -221,7 +221,8 @@ def causes_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Cause, ...]:
 
 
 def advice_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Recommendation, ...]:
-    """Return the changes that remove the causes and gain something, the greatest gain first.
+    """Return the changes that remove the causes and gain something: those that experiments support
+    first, and then the greatest gain.
 
     The number of producers is one decision.
     """
@@ -231,4 +232,5 @@ def advice_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Recommendati
             counts = changes.COUNT_KNOBS if one.knob in changes.COUNT_KNOBS else (one.knob,)
             if one.predicted_speedup >= changes.MIN_GAIN and not any(k in found for k in counts):
                 found[one.knob] = one
-    return tuple(sorted(found.values(), key=lambda one: -one.predicted_speedup))
+    ranks = {one: (bool(one.untested), -one.predicted_speedup) for one in found.values()}
+    return tuple(sorted(ranks, key=lambda one: ranks[one]))

@@ -97,7 +97,10 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
     disks = max(1.0, producers.count * producers.active * producers.share(DISK))
     least = [lambda feed: replace(tried[count](feed), disks=disks)] * bool(producers.share(DISK))
     changed = [tried[count], *least]
-    one = case.recommend(text, (knob, str(count - local)), *changed, why=why, adds_work=True)
+    lock = ("lock",) if not processes and now.lock else ()
+    tested = case.untested("burst", "cores", *lock)
+    knob_value = knob, str(count - local)
+    one = case.recommend(text, knob_value, *changed, why=why, adds_work=True, untested=tested)
     where = case.evidence.loop.where if case.evidence.loop is not None else ""
     return [replace(one, where=where, code=_code(case, knob, count=count - local))]
 
@@ -277,7 +280,8 @@ def pause(case: Case, first: bool) -> list[Recommendation]:
     each = len(case.ledger.pauses) > len(case.ledger) / 2 and case.loop_kind == "session"
     more = "in the run of the step (run([train_op, loss, ...]))" if each else "beside the training"
     change = f"do it less often, or {more}: {names or 'the work between steps'}"
-    return [case.recommend(change, ("every", "10x the steps"), knobs.pauses(TENTH))]
+    rarer = knobs.pauses(TENTH)  # their time was measured
+    return [case.recommend(change, ("every", "10x the steps"), rarer, untested="")]
 
 
 def noise(case: Case, first: bool) -> list[Recommendation]:

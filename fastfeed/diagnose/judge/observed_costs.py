@@ -76,6 +76,15 @@ class Observed:
         # The reading function also handles these bytes: into the page cache, out of it, copied.
         return max(producers.share(DISK), producers.function_share) * (1 - used / read)
 
+    def slopes(self, core: float, lock: float) -> tuple[float, float]:
+        """Return the share of a step by which another busy core, and a held lock, prolong it: as
+        measured, or these."""
+        found = {"cores": core, "lock": lock}
+        for one in reversed(self.evidence.interventions):  # the least dose comes first
+            if one.effect is not None:
+                found[one.kind] = max(0.0, one.effect / one.dose)
+        return found["cores"], found["lock"]
+
     @property
     def tail(self) -> bool:
         """True if few steps have nearly all waits, although batches are made ahead."""
@@ -191,7 +200,7 @@ def _step(observed: Observed, step_s: float, *, made: dict[str, Any]) -> FeedCos
     median_s, mean_s = float(np.median(ledger.inside)), max(1e-9, float(ledger.inside.mean()))
     pure = min(1.0, step_s / max(1e-9, median_s))
     # Slow steps stay slow with any input, unless they lose their time to producers.
-    usual_s = median_s if pure < 1 - INPUT_BOUND else mean_s
+    usual_s = max(1e-9, median_s if pure < 1 - INPUT_BOUND else mean_s)
     host_s = float(ledger.host.mean())
     python_s, cpu_s, queued_s = _work_of_step(observed)
     queued_s *= min(usual_s / max(1e-9, cpu_s + queued_s), 1.0)
@@ -203,7 +212,7 @@ def _step(observed: Observed, step_s: float, *, made: dict[str, Any]) -> FeedCos
     else:  # it waits for what producers have
         slower_s = min(by_lock + by_cores, signals.MAX_CONVERTED * usual_s)
         pure *= 1 - slower_s / (usual_s + host_s)
-    slowed = CONTENTION * min(1.0, cpu_s / usual_s), 1.0
+    slowed = observed.slopes(CONTENTION * min(1.0, cpu_s / usual_s), 1.0)
     if not alone and made["core"]:
         known = by_lock + by_cores
         of_lock = by_lock / known if known else made["lock"] / made["core"]

@@ -17,6 +17,7 @@ from fastfeed.diagnose.evidence import (
     PYTHON,
     RUNNABLE,
     SLEEP,
+    Intervention,
     LoopPart,
 )
 from fastfeed.diagnose.judge.judgement import judge
@@ -238,3 +239,53 @@ def test_a_line_without_a_name_gives_no_code(text: str) -> None:
     loop = loop_of([40.0] * 200, text=text)
     best, *_ = judged(loop, trainer(), *producers(1, {SLEEP: 1.0})).recommendations
     assert best.code == ""
+
+
+BUSY_CORE = Intervention("cores", 1, 0.1, (0.05, 0.15))
+HELD_LOCK = Intervention("lock", 0.25, 0.5, (0.4, 0.6))
+
+
+@pytest.mark.parametrize(
+    ("state", "made", "missing"),
+    [
+        (SLEEP, (BUSY_CORE,), ()),
+        (SLEEP, (), ("one more busy core: not measured",)),
+        (
+            SLEEP,
+            (replace(BUSY_CORE, effect=None, interval=None, note="no core"),),
+            ("core: no core",),
+        ),
+        (PYTHON, (BUSY_CORE, HELD_LOCK), ()),
+    ],
+)
+def test_advice_is_sure_where_experiments_support_it(
+    state: str, made: tuple[Intervention, ...], missing: tuple[str, ...]
+) -> None:
+    parts = fed_by(0.8, {state: 1.0}, inner=LIBRARY)
+    loop = loop_of([40.0] * 200, 10.0, buffer=0)
+    own = trainer({state: 0.8, NATIVE: 0.2})
+    found = judged(loop, own, parts=parts, interventions=made)
+    best = change(found, "threads", "processes")
+    assert bool(best.untested) == bool(missing)
+    assert all(one in best.untested for one in missing)
+
+
+def test_what_another_core_costs_a_step_is_taken_from_the_gain() -> None:
+    parts = fed_by(0.8, {NATIVE: 1.0}, inner=LIBRARY)
+    loop, own = loop_of([40.0] * 200, 10.0, buffer=0), trainer({NATIVE: 0.8, SLEEP: 0.2})
+    gains = []
+    for effect in (0.0, 0.5, 1.0):
+        slower = replace(BUSY_CORE, effect=effect)
+        seen = judged(loop, own, parts=parts, interventions=(slower,))
+        changes = [*seen.recommendations, *seen.may_cost]
+        gains += [one.predicted_speedup for one in changes if one.knob in ("threads", "processes")]
+    assert gains == sorted(gains, reverse=True) and gains[0] > gains[-1]
+
+
+def test_what_is_sure_comes_before_greater_gains() -> None:
+    steps = [10.0 if i % 20 else 110.0 for i in range(400)]
+    loop = loop_of([30.0] * 400, steps)
+    marks = [Mark("checkpoint", one.end_s - 0.1, one.end_s) for one in loop.steps[::20]]
+    found = judged(loop, trainer(), *producers(2, {SLEEP: 1.0}), marks=marks)
+    kinds = [bool(one.untested) for one in found.recommendations]
+    assert kinds == sorted(kinds) and kinds[0] is False and True in kinds

@@ -15,7 +15,7 @@ from fastfeed.model.workload import (
     Producers,
 )
 
-NOBODY, TINY_S = Producers(0), 1e-9
+NOBODY, LEAST_S = Producers(0), 1e-9
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class FeedCosts:
     def period(self) -> float:
         """Seconds from step to step."""
         stops = self.pause + self.start + self.late + self.unexplained
-        return max(TINY_S, max(self.demands.values()) + stops)
+        return max(LEAST_S, max(self.demands.values()) + stops)
 
     def batches(self, every: float = 1.0, **parts: float) -> FeedCosts:
         """Return it with `every` part of a batch, or some, times a factor. Less work on the cores

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
-from fastfeed.diagnose.evidence import CALLED_BACK, DISK, LOCK, PRODUCER
+from fastfeed.diagnose.evidence import CALLED_BACK, DISK, PRODUCER
 from fastfeed.diagnose.judge import host as host_work
 from fastfeed.diagnose.judge import knobs, signals
 from fastfeed.diagnose.judge.case import Case
@@ -18,7 +18,6 @@ COUNT_KNOBS = ("threads", "processes", "producers", "num_workers", "num_parallel
 TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MOST_SAVED = 0.9  # share of the most that producers save: more of them are not worth it
 MIN_GAIN = 1.03  # a smaller speed-up is no gain
-OWN_LOCK_SHARE = 0.3  # share of their time that producers wait for a lock of their own
 TENTH = 0.1  # what is left of a cost if it comes a tenth as often
 # A call of a small compiled step: 0.3 to 0.8 ms were measured with TensorFlow.
 COMPILED_CALL_S = 5e-4
@@ -91,8 +90,6 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
             f"threads cannot help: {producers.python:.0%} of the work holds the interpreter lock "
             f"or waits for it; {why}"
         )
-    if producers.share(LOCK) >= OWN_LOCK_SHARE:
-        why += "; this holds only if the producers stop waiting for a lock of their own"
     # A disk may have no more to give.
     disks = max(1.0, producers.count * producers.active * producers.share(DISK))
     least = [lambda feed: replace(tried[count](feed), disks=disks)] * bool(producers.share(DISK))

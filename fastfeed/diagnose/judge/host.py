@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, Evidence, LoopPart, Task
 from fastfeed.diagnose.judge.step_ledger import Ledger
 from fastfeed.probes.places import Place
 
-SHORT_EAGER_STEP_S = 0.05  # a longer step is not all overhead
-EAGER_BYTECODE = 0.25  # share of a step in bytecode: more than any step that computes has
 MOST = 0.5  # share of the time from which overhead, and not computing, characterises a step
 IDLE_POOLS = 0.2  # cores of native pools beside one of the thread: the pools compute no step
 MANY_PLACES = 5.0  # an eager step has samples in dozens of places, one that computes in a few
@@ -30,12 +26,10 @@ def host_share(evidence: Evidence, ledger: Ledger) -> float:
     awake = max(0.0, inside - trainer.share(SLEEP))  # a simulated accelerator sleeps
     if own > native + pools and own >= MOST * awake:
         found = max(found, own)
-    short = float(np.median(ledger.inside)) < SHORT_EAGER_STEP_S
-    eager = short or own >= EAGER_BYTECODE * awake
     # One long call of native code is a step; many short ones, from many places, are the cost of
-    # calling. A long step is made of such calls only if they come from twice as many places.
-    many = place_diversity(trainer) >= (MANY_PLACES if short else 2 * MANY_PLACES)
-    if eager and many and pools < IDLE_POOLS * (own + native) and own + native >= MOST * awake:
+    # calling.
+    many = place_diversity(trainer) >= MANY_PLACES
+    if many and pools < IDLE_POOLS * (own + native) and own + native >= MOST * awake:
         found = max(found, own + native)
     # what the host does while the last step is still computed delays nothing
     return min(1.0 - max(ledger.starvation, evidence.computing), found)

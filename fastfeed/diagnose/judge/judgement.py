@@ -37,11 +37,6 @@ from fastfeed.diagnose.judge.step_ledger import Ledger, accounts_of, figures_of
 from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.steps.timeline import OBSERVING, Loop
 
-# Starvation below this is doubtful if it was derived from the duration of steps while other
-# processes, which prolong them as well, used the cores.
-DOUBTFUL_STARVATION = 0.2
-NOISY_SHARE = 0.25  # share of the cores that other processes use
-
 
 def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] = ()) -> Diagnosis:
     """Return the diagnosis of a training: why it is slow, and what would make it faster.
@@ -159,19 +154,11 @@ def _reason_to_abstain(
             f"the loop around {loop.name} does next to nothing with what it takes, so it trains "
             "nothing; mark the line that trains with fastfeed.watch"
         )
-    code, machine = causes[0].code if causes else "", evidence.machine
+    code = causes[0].code if causes else ""
     if loop.waits == "hidden" and code == STEP_BOUND:
         return (
             f"the waits for input of {loop.name} lie inside its steps, where they cannot be "
             "measured; take the batches outside of the call, or mark the input with fastfeed.watch"
-        )
-    noisy = machine.other_cpu + machine.steal >= NOISY_SHARE * machine.cores
-    derived = loop.waits == "modelled" and code.startswith("input.") and noisy
-    if derived and ledger.starvation < DOUBTFUL_STARVATION:
-        return (
-            f"the starvation of {loop.name}, {ledger.starvation:.0%} of the time, was derived from "
-            f"the duration of its steps, which other processes on {machine.other_cpu:.1f} of "
-            f"{machine.cores} cores prolong as well; diagnose it on a quiet machine"
         )
     missing = "; ".join(evidence.missing)
     host = ledger.share(ledger.host)

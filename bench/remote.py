@@ -257,7 +257,7 @@ def model(given: Any) -> Results:
         sleeps = made_s + 1e-4, step_s + 1e-4  # a sleep ends a little late
         workload = Workload(
             rows_of(BATCH_PARTS, wait=sleeps[0], native=5e-4),
-            rows_of(STEP_PARTS, accelerator=sleeps[1], host=1e-4),
+            rows_of(STEP_PARTS, accelerator=sleeps[1], lock=1e-4),
             cores=2,
         )
         kind = Producers(1, producers)

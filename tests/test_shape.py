@@ -41,7 +41,7 @@ FLOORS = (
     ("runner",),
     ("__init__", "keras"),
     ("testing", "diagnose.evidence"),
-    ("diagnose.diagnosis", "diagnose.evidence_file", "diagnose.function_names"),
+    ("diagnose.diagnosis", "diagnose.evidence_file"),
     ("diagnose.hooks", "diagnose.sample", "diagnose.judge", "diagnose.anonymous"),
     ("diagnose.report",),
     ("diagnose.run",),

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from fastfeed.diagnose.evidence import CALLED_BACK, HERE, DeadProducer, LoopPart, Task
 from fastfeed.diagnose.evidence_file import Recording
-from fastfeed.diagnose.function_names import telling_part
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import ARRAYS_NOTE, Leaf, Loop, Mark
 
@@ -20,7 +19,7 @@ KNOWN_MODULES = ("numpy", "tensorflow", "torch", "jax", "jaxlib", "list", "tuple
 def anonymised(recording: Recording) -> Recording:
     """Return the recording without the user's own paths, arguments and names.
 
-    Code of the user keeps its lines, and the words of its functions that tell their work. Names of
+    Code of the user keeps its lines. Names of
     libraries stay. It is judged as before, in other words.
     """
     hidden, seen = _Aliases(), recording.evidence
@@ -55,9 +54,7 @@ class _Aliases:
         """Return a place in a file without a name."""
         if not place.users:
             return place
-        word = telling_part(place.function)
-        number = self.of(word, f"{place.file} {place.function}").removeprefix(word).strip()
-        function = word if number == "1" else f"{word}_{number}"
+        function = self.of("function", f"{place.file} {place.function}").replace(" ", "_")
         return place._replace(function=function, file=self._file(place.file))
 
     def part(self, part: LoopPart) -> LoopPart:

@@ -24,7 +24,6 @@ CODES = {
     "feed.dead": "producers died or are blocked; no batches come",
 }
 DIAGNOSIS_SCHEMA = 1
-MAX_RATE_ERROR, MAX_STARVATION_ERROR = 0.1, 0.05  # of a simulation that reproduces a feed
 MIN_STEPS = 20  # steps after the warm-up that a verdict needs
 
 
@@ -43,7 +42,9 @@ class Recommendation:
     """A change, such as "make batches in 4 threads", the `knob` ("threads") and its `value`, and
     the predicted speed-up of the whole loop with its interval.
 
-    `where`: the line of the user's to change, and `code`: what to write there, if known.
+    `where`: the line of the user's to change, and `code`: what to write there, if known. It is sure
+    if experiments in the running job support it; `untested`: which of them could not be made, and
+    why.
     """
 
     change: str
@@ -54,6 +55,7 @@ class Recommendation:
     why: str = ""
     where: str = ""
     code: str = ""
+    untested: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,9 @@ class Account:
 
 @dataclass(frozen=True)
 class Doubt:
-    """How sure a verdict is: the share of the judgements, of the whole watch and of its halves,
-    that agree with it; and the verdicts that they lead to, this one first, if they differ."""
+    """How sure a verdict is: the share of the judgements, with the middle, the least and the
+    greatest of what is known of the step, that agree with it; and the verdicts that they lead to,
+    this one first, if they differ."""
 
     sure: float
     between: tuple[str, ...]
@@ -107,27 +110,6 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
-class Reproduction:
-    """The simulated feed beside the observed one: steps/s too many, as a share of those observed,
-    and starvation too much.
-
-    `overcounted`: resources that were busy for more than all of the time, as counters and samples
-    say; their costs were reduced.
-    """
-
-    rate_error: float
-    starvation_error: float
-    overcounted: tuple[str, ...] = ()
-
-    @property
-    def rough(self) -> bool:
-        """True if the simulation differs so much that its gains are rough."""
-        wrong_rate = abs(self.rate_error) > MAX_RATE_ERROR
-        wrong = wrong_rate or abs(self.starvation_error) > MAX_STARVATION_ERROR
-        return wrong or bool(self.overcounted)
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """The answer. `verdict` is a code of CODES, or None if `abstained` says what is missing."""
 
@@ -144,7 +126,6 @@ class Diagnosis:
     script: str = ""
     overhead: float = 0.0  # share of the step that observing took
     died: tuple[str, ...] = ()  # tracebacks or last stacks of dead or blocked producers
-    reproduction: Reproduction | None = None
     may_cost: tuple[Recommendation, ...] = ()  # changes that may as well make the loop slower
     no_change: str = ""  # why no change is recommended, if none is
     doubt: Doubt | None = None

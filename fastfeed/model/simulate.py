@@ -50,6 +50,7 @@ Part = tuple[int, float, float]  # resource, seconds of work in one thread, thre
 OFF_CORE, ON_DISK, IN_NATIVE, IN_POOL, IN_PYTHON, IN_TURN, ON_LOCK = range(7)
 MARK = -1  # the end of a wait, which needs no resource
 TAKEN_PART: Part = (MARK, 0.0, 0.0)
+HANDED_PART: Part = (OFF_CORE, TINY_S, 0.0)
 
 
 def simulate(
@@ -85,7 +86,7 @@ def simulate(
         rate = min(rate, 1 / max(TINY_S, *needed.values()))
     busy = {name: min(1.0, rate * one) for name, one in needed.items()}
     p50, p99 = np.percentile(counted, (50, 99))
-    limit = _limit(workload, busy, rate=rate, starvation=starvation)
+    limit = _limit(workload, busy, starvation=starvation)
     return Outcome(rate, starvation, float(p50), float(p99), limit, busy)
 
 
@@ -98,16 +99,13 @@ def _thinned(workload: Workload, steps: int, *, rng: random.Random) -> Workload:
     return replace(workload, batches=found[0], steps=found[1])
 
 
-def _limit(workload: Workload, busy: dict[str, float], *, rate: float, starvation: float) -> str:
+def _limit(workload: Workload, busy: dict[str, float], *, starvation: float) -> str:
     """Return the limit in words: the step, a full resource, or what makes the buffer run empty."""
     if starvation < INPUT_BOUND and busy[LIMIT_STEP] >= 1 - INPUT_BOUND:
         return LIMIT_STEP
     name = max((LIMIT_LOCK, LIMIT_CORES, LIMIT_DISK, LIMIT_PRODUCERS), key=lambda one: busy[one])
     if busy[name] >= 1 - INPUT_BOUND or starvation < INPUT_BOUND:
         return name
-    epochs = rate / workload.epoch_batches if workload.epoch_batches else 0.0
-    if epochs * workload.epoch_start_s >= INPUT_BOUND:
-        return "the start of epochs"
     uneven = workload.batches.sum(axis=1)
     if workload.depth and len(uneven) > 1 and uneven.std() > uneven.mean() / 2:
         return "the slow batches" if not workload.ordered else "the order of the batches"
@@ -138,16 +136,14 @@ class _Feed:
         self._resources = [_Resource() for _ in range(ON_LOCK + locks)]
         shared = in_trainer and producers.count > 0
         self._batches = _batch_parts(workload, locked=locks > 0 and producers.count > 0)
-        self._handovers = _handover_parts(workload, shared=shared)
         self._turn: tuple[Part, ...] = ((IN_TURN, 1.0, 0.0),) if shared else ()
         self._steps = _step_parts(workload, shared=shared)
         self._buffer = BatchBuffer(workload)
         self._first = rng.randrange(len(workload.batches) * len(workload.steps))
         self._numbers = [0] * producers.count  # of each producer's batch
-        self._epochs = [0] * producers.count  # of each producer's batch
         self._parts: list[Iterator[Part]] = [iter(())] * (producers.count + 1)
         self._threads_on = [0.0] * (producers.count + 1)  # the cores, by task
-        self._runnable = workload.other_cpu  # threads on the cores that hold no lock
+        self._runnable = 0.0  # threads on the cores that hold no lock
         self._idle = list(range(producers.count))
         self._asked_s = self._wait_s = 0.0
         # at least the time in which every producer makes one batch
@@ -175,7 +171,7 @@ class _Feed:
         self._parts[self._trainer] = iter(self._row(self._steps, step))
         self._asked_s = self._now
         if self._trainer == 0:  # it makes its batches itself
-            self._take((*self._row(self._batches, step), *self._row(self._handovers, step)))
+            self._take(self._row(self._batches, step))
             return
         self._buffer.asked = True
         self._settle()
@@ -183,34 +179,26 @@ class _Feed:
     def _row(self, rows: list[tuple[Part, ...]], number: int) -> tuple[Part, ...]:
         return rows[(self._first + number) % len(rows)]
 
-    def _take(self, handover: tuple[Part, ...]) -> None:
+    def _take(self, making: tuple[Part, ...]) -> None:
         if self._now > self._asked_s:  # it slept, and wants the lock back
-            handover = (*self._turn, *handover)
-        self._parts[self._trainer] = chain(handover, (TAKEN_PART,), self._parts[self._trainer])
+            making = (*self._turn, *making)
+        self._parts[self._trainer] = chain(making, (TAKEN_PART,), self._parts[self._trainer])
         self._enter(self._trainer)
 
     def _settle(self) -> None:
         """Pass on a batch, and let free producers begin their next ones."""
-        next_one = self._buffer.taken
         taken, free = self._buffer.take()
         self._idle += free
         while self._idle:
-            item = self._buffer.give()
-            if item is None:
-                break
-            number, epoch = item
-            self._begin(self._idle.pop(), number, epoch=epoch)
+            self._begin(self._idle.pop(), self._buffer.give())
         if taken:
-            self._take(self._row(self._handovers, next_one))
+            self._take((HANDED_PART,))
 
-    def _begin(self, producer: int, number: int, *, epoch: int) -> None:
+    def _begin(self, producer: int, number: int) -> None:
         self._numbers[producer] = number
         parts = self._row(self._batches, number)
         if number < self._trainer:  # producers that begin together do not stay together
             parts = ((OFF_CORE, self._rng.random() * self._cycle_s, 0.0), *parts)
-        elif epoch != self._epochs[producer]:
-            parts = ((OFF_CORE, self._workload.epoch_start_s, 0.0), *parts)
-        self._epochs[producer] = epoch
         self._parts[producer] = iter(parts)
         self._enter(producer)
 
@@ -272,13 +260,11 @@ class _Feed:
         runnable, crowd = self._runnable + len(held), 1.0
         if pools.tasks:
             crowd = crowding(runnable / workload.cores)
-            # threads of a pool sleep or spin until the slowest one is done
-            if not workload.step_spins:
-                waiting = self._threads_on[self._trainer] * (1 - 1 / crowd)
-                runnable -= min(waiting, max(0.0, self._threads_on[self._trainer] - 1))
+            # threads of a pool sleep until the slowest one is done
+            waiting = self._threads_on[self._trainer] * (1 - 1 / crowd)
+            runnable -= min(waiting, max(0.0, self._threads_on[self._trainer] - 1))
         share = workload.cores / runnable if runnable > workload.cores else 1.0
-        own = runnable - workload.other_cpu
-        native.speed, python.speed = share / slowness(workload, own), share
+        native.speed, python.speed = share / slowness(workload, runnable), share
         pools.speed = native.speed / crowd
         for lock in held:
             lock.speed = share / len(lock.tasks)
@@ -290,15 +276,14 @@ class _Feed:
 
 def _batch_parts(workload: Workload, *, locked: bool) -> list[tuple[Part, ...]]:
     """Return for each batch what its producer does; `locked`: its threads share locks."""
-    pool = width(workload, workload.pool)
     found = []
-    for wait_s, disk_s, lock_s, native_s, _ in workload.batches.tolist():
+    for wait_s, disk_s, lock_s, native_s in workload.batches.tolist():
         if locked and lock_s > WAKE_S:
             kept = [part for part in (wait_s, disk_s, native_s) if part < WAKE_S]
             lock_s += sum(kept)
             wait_s, disk_s, native_s = (x * (x >= WAKE_S) for x in (wait_s, disk_s, native_s))
         off: list[Part] = [(OFF_CORE, wait_s, 0.0), (ON_DISK, disk_s, 0.0)]
-        native = _native(native_s / pool, threads=pool)
+        native = _native(native_s, threads=1.0)
         found.append(_long_enough([*off, _python(lock_s, shared=locked), native]))
     return found
 
@@ -313,12 +298,6 @@ def _native(seconds: float, *, threads: float) -> Part:
     return (IN_POOL if threads > 1 else IN_NATIVE, seconds, threads)
 
 
-def _handover_parts(workload: Workload, *, shared: bool) -> list[tuple[Part, ...]]:
-    """Return for each batch what the training thread does to get it."""
-    column = workload.batch("handover").tolist()
-    return [_long_enough([_python(seconds, shared=shared)]) for seconds in column]
-
-
 def _step_parts(workload: Workload, *, shared: bool) -> list[tuple[Part, ...]]:
     """Return for each step what the training thread does."""
     threads = width(workload, workload.step_threads)
@@ -327,14 +306,14 @@ def _step_parts(workload: Workload, *, shared: bool) -> list[tuple[Part, ...]]:
     turns = workload.turns if shared else 0.0
     pieces = max(1, min(math.ceil(turns), MAX_PIECES))  # each ends with turns at the lock
     found = []
-    for accelerator_s, native_s, lock_s, host_s, pause_s in workload.steps.tolist():
+    for accelerator_s, native_s, lock_s in workload.steps.tolist():
         piece = [
-            _python((lock_s + host_s) / pieces, shared=shared),
+            _python(lock_s / pieces, shared=shared),
             _native(native_s / alone / pieces, threads=threads),
             (OFF_CORE, accelerator_s / pieces, 0.0),
             (IN_TURN, turns / pieces, 0.0),
         ]
-        found.append(_long_enough([*piece * pieces, (OFF_CORE, pause_s, 0.0)]))
+        found.append(_long_enough(piece * pieces))
     return found
 
 
@@ -348,7 +327,7 @@ def _long_enough(parts: list[Part]) -> tuple[Part, ...]:
 
 
 class BatchBuffer:
-    """Batches between producers and training: their order, their room, and the epochs."""
+    """Batches between producers and training: their order and their room."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -359,16 +338,10 @@ class BatchBuffer:
         self._blocked: list[tuple[int, int]] = []  # numbers without room, and their producers
         self.asked = False
 
-    def give(self) -> tuple[int, int] | None:
-        """Return the number of the next item and its epoch; None before its epoch begins."""
-        number, epoch = self._given, 0
-        if self._workload.epoch_batches:
-            epoch = number // self._workload.epoch_batches
-            asked = max(0, self.taken - (not self.asked))
-            if epoch > asked // self._workload.epoch_batches:
-                return None
+    def give(self) -> int:
+        """Return the number of the next item."""
         self._given += 1
-        return number, epoch
+        return self._given - 1
 
     def put(self, number: int, producer: int) -> bool:
         """Take a batch, and return True; without room for it let its producer wait."""

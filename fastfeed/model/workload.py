@@ -17,8 +17,8 @@ from fastfeed.errors import OptionError
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 # Columns of the costs, in seconds.
-BATCH_PARTS = ("wait", "disk", "lock", "native", "handover")
-STEP_PARTS = ("accelerator", "native", "lock", "host", "pause")
+BATCH_PARTS = ("wait", "disk", "lock", "native")
+STEP_PARTS = ("accelerator", "native", "lock")
 SWITCH_S = 0.005  # sys.getswitchinterval(): a thread keeps the interpreter lock for that long
 # Native code on all cores takes that much longer than on one, because they share caches and memory.
 # Measured with cv2.resize and convolutions on 2 cores.
@@ -65,19 +65,14 @@ class Workload:
     """The costs of a feed and its training, in seconds and counts.
 
     `batches` has a row for each batch: time off the cores, reading from a disk, with the
-    interpreter lock, on a core without it, and taken from the training thread by the hand-over.
-    `steps` has a row for each step: on an accelerator, in native code on the cores, with the lock
-    inside the step, with the lock beside it, and in pauses. Native seconds are core seconds.
+    interpreter lock, and on a core without it. `steps` has a row for each step: on an accelerator,
+    in native code on the cores, and with the lock. Native seconds are core seconds.
 
     `depth` batches are made ahead; producers that found no room go on when the share `refill` of
     them is left. If `ordered`, batches leave in the order of their items, and behind a slow one
-    `early` more are made. Native code runs in `pool` threads for a batch, in `step_threads` for a
-    step; those of a step may spin while they wait for each other, as OpenMP's do (`step_spins`). A
-    step asks `turns` times for the interpreter lock, which takes up to `turn_s` for each thread of
-    the process that wants it, too. `disks` reads run at once. Other processes want `other_cpu`
-    cores. Epochs have `epoch_batches` batches (0: one endless epoch); producers begin one when the
-    training asks for it, and take `epoch_start_s` longer for their first batch. `contention`: see
-    CONTENTION.
+    `early` more are made. Native code of a step runs in `step_threads`. A step asks `turns` times
+    for the interpreter lock, which takes up to `turn_s` for each thread of the process that wants
+    it, too. `disks` reads run at once. `contention`: see CONTENTION.
 
     Raise OptionError for parts that cannot be, with their name.
     """
@@ -89,15 +84,10 @@ class Workload:
     refill: float = 1.0
     ordered: bool = False
     early: int = 0
-    pool: float = 1.0
     step_threads: float = 1.0
-    step_spins: bool = False
     turns: float = 1.0
     turn_s: float = SWITCH_S
     disks: float = float("inf")
-    other_cpu: float = 0.0
-    epoch_batches: int = 0
-    epoch_start_s: float = 0.0
     contention: float = CONTENTION
 
     def __post_init__(self) -> None:
@@ -111,10 +101,10 @@ class Workload:
             wrong = [part for part, column in zip(parts, rows.T, strict=True) if _wrong(column)]
             if wrong:
                 raise OptionError(f"{name}: {', '.join(wrong)} must be finite seconds >= 0")
-        for name in ("cores", "pool", "step_threads", "disks"):
+        for name in ("cores", "step_threads", "disks"):
             if not getattr(self, name) >= 1:
                 raise OptionError(f"{name} of a workload must be >= 1, got {getattr(self, name)}")
-        for name in ("depth", "turns", "turn_s", "other_cpu", "epoch_start_s", "contention"):
+        for name in ("depth", "turns", "turn_s", "contention"):
             if not getattr(self, name) >= 0:
                 raise OptionError(f"{name} of a workload must be >= 0, got {getattr(self, name)}")
 
@@ -184,32 +174,27 @@ def demands(workload: Workload, producers: Producers) -> dict[str, float]:
     No resource serves more than its time allows, and N producers make at most N batches in the time
     of one (the operational laws of Denning and Buzen, 1978): 1 / demand bounds the steps/s.
     """
-    batch = {part: float(workload.batch(part).mean()) for part in ("wait", "disk", "lock")}
-    native_s, handover_s = (float(workload.batch(p).mean()) for p in ("native", "handover"))
-    step_s = step_seconds(workload) + handover_s
-    python_s = float((workload.step("lock") + workload.step("host")).mean())
-    made_s = sum(batch.values()) + native_s / min(workload.pool, workload.cores)
+    batch = {part: float(workload.batch(part).mean()) for part in BATCH_PARTS}
+    made_s, step_s = sum(batch.values()), step_seconds(workload)
+    python_s = float(workload.step("lock").mean())
     cpu_s = float(workload.step("native").mean()) / slowness(workload, workload.step_threads)
-    if producers.count == 0:
-        step_s += made_s
     found = {
         LIMIT_PRODUCERS: made_s / producers.count if producers.count else 0.0,
-        LIMIT_STEP: step_s,
-        LIMIT_CORES: (batch["lock"] + native_s + cpu_s + python_s + handover_s) / workload.cores,
+        LIMIT_STEP: step_s if producers.count else step_s + made_s,
+        LIMIT_CORES: (batch["lock"] + batch["native"] + cpu_s + python_s) / workload.cores,
         LIMIT_DISK: batch["disk"] / workload.disks,
     }
     if producers.processes:
         found[LIMIT_LOCK] = batch["lock"] / producers.processes
     else:
-        found[LIMIT_LOCK] = batch["lock"] + python_s + handover_s
+        found[LIMIT_LOCK] = batch["lock"] + python_s
     return found
 
 
 def step_seconds(workload: Workload) -> float:
-    """Return the mean seconds of a step alone, with the host's work and pauses beside it."""
+    """Return the mean seconds of a step alone."""
     native = float(workload.step("native").mean()) / width(workload, workload.step_threads)
-    rest = sum(float(workload.step(p).mean()) for p in ("accelerator", "lock", "host", "pause"))
-    return native + rest
+    return native + sum(float(workload.step(part).mean()) for part in ("accelerator", "lock"))
 
 
 def width(workload: Workload, threads: float) -> float:

@@ -17,7 +17,6 @@ from fastfeed.diagnose.diagnosis import (
     Doubt,
     Figures,
     Recommendation,
-    Reproduction,
 )
 from fastfeed.diagnose.evidence import (
     PRODUCER,
@@ -212,7 +211,6 @@ def diagnosis(code: str) -> Diagnosis:
         script="train.py",
         overhead=0.008,
         died=(TRACE,) if code == "feed.dead" else (),
-        reproduction=Reproduction(0.02, -0.01),
     )
 
 

@@ -38,13 +38,9 @@ def workloads(draw: st.DrawFn) -> Workload:
         refill=draw(st.sampled_from((0.5, 1.0))),
         ordered=draw(st.booleans()),
         early=draw(st.sampled_from((0, 2, 100))),
-        pool=draw(st.sampled_from((1.0, 2.0, 4.0))),
         step_threads=draw(st.sampled_from((1.0, 1.1, 4.0))),
         turns=draw(st.sampled_from((0.0, 1.0, 3.0))),
         disks=draw(st.sampled_from((1.0, 2.0, float("inf")))),
-        other_cpu=draw(st.sampled_from((0.0, 1.5))),
-        epoch_batches=draw(st.sampled_from((0, 5))),
-        epoch_start_s=draw(seconds),
     )
 
 

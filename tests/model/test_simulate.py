@@ -97,18 +97,6 @@ def test_native_work_takes_longer_beside_other_work_and_bytecode_does_not() -> N
     assert rate(python, Producers(1, 1)) == pytest.approx(1 / 0.02, rel=0.01)
 
 
-def test_other_processes_take_cores() -> None:
-    feed = workload({"native": 0.02}, SIM, cores=2, contention=0.0)
-    busy = workload({"native": 0.02}, SIM, cores=2, contention=0.0, other_cpu=2.0)
-    assert rate(busy, Producers(2)) == pytest.approx(rate(feed, Producers(2)) / 2, rel=0.02)
-
-
-def test_pools_that_outnumber_the_cores_wait_for_their_slowest_part() -> None:
-    one = workload({"native": 0.04}, SIM, cores=2, contention=0.0)
-    many = workload({"native": 0.04}, SIM, cores=2, contention=0.0, pool=4.0)
-    assert rate(many, Producers(4)) < 0.8 * rate(one, Producers(4))
-
-
 def test_a_disk_serves_so_many_reads_at_once() -> None:
     assert rate(workload({"disk": 0.02}, SIM), Producers(8)) == pytest.approx(125, rel=0.01)
     assert rate(workload({"disk": 0.02}, SIM, disks=1.0), Producers(8)) == pytest.approx(50, 0.01)
@@ -129,25 +117,10 @@ def test_a_heavy_tail_stalls_an_order_that_is_kept() -> None:
 def test_a_deeper_buffer_hides_bursts_and_pauses_of_the_step(depth: int, hidden: bool) -> None:
     """Ten batches at once after 90 ms, for a step of 8 ms; a step pauses for 90 ms now and then."""
     burst = {"wait": [0.07, *[0.0] * 9]}
-    steps = {"accelerator": 0.004, "pause": [0.09, *[0.0] * 19]}
+    steps = {"accelerator": [0.094, *[0.004] * 19]}
     found = rate(workload(burst, steps, depth=depth))
     ideal = 1 / (0.004 + 0.09 / 20)
     assert (found > 0.97 * ideal) == hidden
-
-
-def test_the_start_of_epochs_is_hidden_by_no_buffer() -> None:
-    cold = workload({"wait": 0.02}, SIM, epoch_batches=50, epoch_start_s=0.5, depth=100)
-    found = simulate(cold, Producers(4))
-    assert found.rate == pytest.approx(50 / (50 * 0.008 + 0.52), rel=0.03)
-    assert found.limit == "the start of epochs"
-    assert found.wait_p99_s == pytest.approx(0.52, rel=0.01)
-
-
-def test_handing_over_costs_the_trainer() -> None:
-    feed = workload({"wait": 0.01, "handover": 0.004}, SIM)
-    found = simulate(feed, Producers(1, 4))
-    assert found.rate == pytest.approx(1 / 0.012, rel=0.01)
-    assert found.starvation == pytest.approx(0.004 / 0.012, abs=0.01)
 
 
 def test_the_training_thread_makes_its_batches_itself() -> None:

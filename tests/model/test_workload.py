@@ -30,24 +30,24 @@ def test_rows_have_every_part() -> None:
     found = Workload(rows, rows_of(STEP_PARTS))
     assert found.batch("wait").tolist() == [0.1, 0.2]
     assert found.batch("lock").tolist() == [0.3, 0.3]
-    assert found.step("host").tolist() == [0.0]
+    assert found.step("lock").tolist() == [0.0]
 
 
 def test_a_change_scales_parts() -> None:
-    found = workload({"wait": 0.1, "disk": 0.2}, {"host": 0.4}).scaled(
-        batch={"disk": 0.5}, step={"host": 0.0}
+    found = workload({"wait": 0.1, "disk": 0.2}, {"lock": 0.4}).scaled(
+        batch={"disk": 0.5}, step={"lock": 0.0}
     )
-    assert found.batches.tolist() == [[0.1, 0.1, 0.0, 0.0, 0.0]]
+    assert found.batches.tolist() == [[0.1, 0.1, 0.0, 0.0]]
     assert not found.steps.any()
 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"batches": np.zeros((0, 5))}, "batches"),
+        ({"batches": np.zeros((0, 4))}, "batches"),
         ({"steps": np.zeros((3, 2))}, "steps"),
         ({"batches": rows_of(BATCH_PARTS, disk=-1.0)}, "disk"),
-        ({"steps": rows_of(STEP_PARTS, host=math.nan)}, "host"),
+        ({"steps": rows_of(STEP_PARTS, lock=math.nan)}, "lock"),
         ({"cores": 0}, "cores"),
         ({"disks": 0.0}, "disks"),
         ({"depth": -1}, "depth"),
@@ -73,7 +73,7 @@ def test_utilisation_is_compute_time_by_total_time() -> None:
     assert math.isnan(utilisation(0, 0.5, wall_s=0.0))
 
 
-COSTS = {"wait": 0.04, "disk": 0.02, "lock": 0.01, "native": 0.03, "handover": 0.005}
+COSTS = {"wait": 0.04, "disk": 0.02, "lock": 0.01, "native": 0.03}
 
 
 @pytest.mark.parametrize(
@@ -83,23 +83,23 @@ COSTS = {"wait": 0.04, "disk": 0.02, "lock": 0.01, "native": 0.03, "handover": 0
             Producers(2),
             {
                 LIMIT_PRODUCERS: 0.1 / 2,
-                LIMIT_STEP: 0.015,
-                LIMIT_CORES: 0.045 / 2,
-                LIMIT_LOCK: 0.015,
+                LIMIT_STEP: 0.01,
+                LIMIT_CORES: 0.04 / 2,
+                LIMIT_LOCK: 0.01,
             },
         ),
         (
             Producers(1, 4),
             {
                 LIMIT_PRODUCERS: 0.1 / 4,
-                LIMIT_STEP: 0.015,
-                LIMIT_CORES: 0.045 / 2,
+                LIMIT_STEP: 0.01,
+                LIMIT_CORES: 0.04 / 2,
                 LIMIT_LOCK: 0.01 / 4,
             },
         ),
         (
             Producers(0),
-            {LIMIT_PRODUCERS: 0.0, LIMIT_STEP: 0.115, LIMIT_DISK: 0.02},
+            {LIMIT_PRODUCERS: 0.0, LIMIT_STEP: 0.11, LIMIT_DISK: 0.02},
         ),
     ],
     ids=str,

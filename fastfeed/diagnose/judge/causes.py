@@ -10,18 +10,15 @@ from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import DISK
 from fastfeed.diagnose.judge import changes, knobs, sentences
 from fastfeed.diagnose.judge.case import Case
-from fastfeed.diagnose.judge.host import between_steps
-from fastfeed.diagnose.judge.observed_feed import Change
+from fastfeed.diagnose.judge.feed_costs import Change, lost
 from fastfeed.model.workload import INPUT_BOUND
 
 # Share of the time from which a loss that is no lack of input outranks the step.
 MIN_OUTRANKING = 0.1
-# Share of the time from which what was measured beside the step, or instead of it, outranks what is
-# inferred of its composition.
-CERTAIN_LOSS = 0.25
 STEP_BOUND, STEP_HOST = "step.bound", "step.host"
 SERIAL, WAITS, TAIL = "input.serial", "input.latency", "input.straggler"
 NOISE, PAUSE = "external.noise", "pause.periodic"
+ON_CORES = ("input.cpu", "input.gil", "input.copy", "input.ipc", "input.oversubscribed")
 
 
 class CauseRow(NamedTuple):
@@ -49,7 +46,7 @@ def _by_trainer(case: Case) -> bool:
 
 def _prepared(case: Case) -> bool:
     """Return True if the training thread prepares, and does not only convert, its batches."""
-    return case.feed.now.converted_s > 0 and not case.converts
+    return case.feed.converted > 0 and not case.converts
 
 
 def _serial(case: Case) -> Change:
@@ -73,8 +70,7 @@ def _cores(case: Case) -> Change:
 
 
 def _copies(case: Case) -> Change:
-    without = knobs.no_copies(converted=case.converts)
-    return lambda feed: without(knobs.new_loader(feed))
+    return knobs.no_copies(converted=case.converts)
 
 
 # The order decides between equal shares: what contains another cause comes first.
@@ -88,21 +84,21 @@ ROWS = (
     ),
     CauseRow(
         NOISE,
-        lambda case: case.feed.now.workload.other_cpu > 0,
+        lambda case: max(case.feed.foreign) > 0 or case.feed.others > 0,
         _always(knobs.no_others),
         sentences.noise,
         changes.noise,
     ),
     CauseRow(
         TAIL,
-        lambda case: case.feed.now.tail,
+        lambda case: case.feed.late > 0,
         _always(knobs.even_batches),
         sentences.straggling,
         changes.straggler,
     ),
     CauseRow(
         "input.epoch_gap",
-        lambda case: case.feed.now.workload.epoch_start_s > 0,
+        lambda case: case.feed.start > 0,
         _always(knobs.warm_epochs),
         sentences.gaps,
         changes.epoch_gap,
@@ -123,7 +119,7 @@ ROWS = (
     ),
     CauseRow(
         "input.copy",
-        lambda case: case.made_by.copies > 0 or case.converts or case.feed.now.retouched > 0,
+        lambda case: case.made_by.copying > 0 or case.converts,
         _copies,
         sentences.copies,
         changes.copies,
@@ -144,7 +140,7 @@ ROWS = (
     ),
     CauseRow(
         "input.oversubscribed",
-        lambda case: case.feed.now.crowded > 0,
+        lambda case: case.feed.crowded > 0,
         _always(knobs.single_threaded_pools),
         sentences.crowd,
         changes.oversubscribed,
@@ -178,43 +174,36 @@ def losses_of(case: Case) -> dict[str, float]:
     """Return the share of the time that each cause takes: what the loop gains without it.
 
     None of the input takes more than all input does. Without work on the cores there is none that
-    other processes slow, and without waits none that are uneven: what counts is the gain beyond
-    that of these causes.
+    other processes slow: what counts is the gain beyond theirs.
     """
-    most = case.feed.lost(knobs.free_input)
-    found = {row.code: case.feed.lost(row.without(case)) for row in ROWS if row.seen(case)}
-    shares = dict(found)
+    most = lost(case.feed, knobs.free_input)
+    found = {row.code: lost(case.feed, row.without(case)) for row in ROWS if row.seen(case)}
     for code in found:
-        if code.startswith("input.") and code != SERIAL:
-            contained = NOISE if code != WAITS else TAIL
-            shares[code] = min(found[code], most)
-            if code != contained:
-                shares[code] = max(0.0, shares[code] - found.get(contained, 0.0))
-    return shares
+        if code.startswith("input."):
+            found[code] = min(found[code], most)
+        if code in ON_CORES:
+            found[code] = max(0.0, found[code] - found.get(NOISE, 0.0))
+    return found
 
 
 def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     """Return the causes that count with their shares, the verdict first.
 
     The step has what no cause takes. A loss outranks it from 5 % if it is input, all of it
-    together, from 10 % if it is not. The loop's own Python does from 25 % beside the step, or if it
-    takes more than the rest of the step. How much of a step is Python is inferred: a great lack of
-    input comes before it.
+    together, from 10 % if it is not. The loop's own Python does if it takes more than the rest of
+    the step.
     """
     found = [(code, share) for code, share in losses.items() if share >= INPUT_BOUND]
     inputs = [pair for pair in losses.items() if pair[0].startswith("input.")]
     greatest = max(inputs, key=lambda pair: pair[1], default=("", 0.0))
-    if 0 < greatest[1] < INPUT_BOUND <= case.feed.lost(knobs.free_input):
+    if 0 < greatest[1] < INPUT_BOUND <= lost(case.feed, knobs.free_input):
         found.append(greatest)  # several make one loss
-    starves = case.ledger.starvation >= CERTAIN_LOSS
-    found.sort(key=lambda pair: (starves and pair[0] == STEP_HOST, -round(pair[1], 3)))
+    found.sort(key=lambda pair: -round(pair[1] / INPUT_BOUND))
     others = [pair for pair in found if pair[0] != STEP_HOST]
-    host, beside = losses.get(STEP_HOST, 0.0), between_steps(case.evidence, case.ledger)
+    host = losses.get(STEP_HOST, 0.0)
     left = max(0.0, 1.0 - host - max((share for _, share in others), default=0.0))
-    outranked = (
-        host > left
-        or min(host, beside) >= CERTAIN_LOSS
-        or any(share >= MIN_OUTRANKING or code.startswith("input.") for code, share in others)
+    outranked = host > left or any(
+        share >= MIN_OUTRANKING or code.startswith("input.") for code, share in others
     )
     return found if outranked else [(STEP_BOUND, left), *found]
 
@@ -232,7 +221,8 @@ def causes_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Cause, ...]:
 
 
 def advice_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Recommendation, ...]:
-    """Return the changes that remove the causes and gain something, the greatest gain first.
+    """Return the changes that remove the causes and gain something: those that experiments support
+    first, and then the greatest gain.
 
     The number of producers is one decision.
     """
@@ -242,4 +232,5 @@ def advice_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Recommendati
             counts = changes.COUNT_KNOBS if one.knob in changes.COUNT_KNOBS else (one.knob,)
             if one.predicted_speedup >= changes.MIN_GAIN and not any(k in found for k in counts):
                 found[one.knob] = one
-    return tuple(sorted(found.values(), key=lambda one: -one.predicted_speedup))
+    ranks = {one: (bool(one.untested), -one.predicted_speedup) for one in found.values()}
+    return tuple(sorted(ranks, key=lambda one: ranks[one]))

@@ -6,19 +6,18 @@ import re
 from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
-from fastfeed.diagnose.evidence import CALLED_BACK, DISK, LOCK, PRODUCER
+from fastfeed.diagnose.evidence import CALLED_BACK, DISK, PRODUCER
 from fastfeed.diagnose.judge import host as host_work
 from fastfeed.diagnose.judge import knobs, signals
 from fastfeed.diagnose.judge.case import Case
-from fastfeed.diagnose.judge.observed_feed import Change
-from fastfeed.model.workload import Outcome, Producers
+from fastfeed.diagnose.judge.feed_costs import Change, FeedCosts
+from fastfeed.model.workload import Producers
 
 # The number of producers, by the names that it has.
 COUNT_KNOBS = ("threads", "processes", "producers", "num_workers", "num_parallel_calls")
 TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-NEAR_BEST = 0.95  # share of the best rate: more producers are not worth it
+MOST_SAVED = 0.9  # share of the most that producers save: more of them are not worth it
 MIN_GAIN = 1.03  # a smaller speed-up is no gain
-OWN_LOCK_SHARE = 0.3  # share of their time that producers wait for a lock of their own
 TENTH = 0.1  # what is left of a cost if it comes a tenth as often
 # A call of a small compiled step: 0.3 to 0.8 ms were measured with TensorFlow.
 COMPILED_CALL_S = 5e-4
@@ -59,7 +58,7 @@ def _producers(case: Case, *, held: bool) -> list[Recommendation]:
 
 
 def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
-    producers, now = case.made_by, case.feed.now
+    producers, now = case.made_by, case.feed
     if not producers.known or (producers.kind == "native" and case.full):
         return []
     processes = producers.kind == "processes" or held or _by_loader(case)
@@ -67,34 +66,38 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
     taken_s = knobs.LOADER_HANDOVER_S if producers.kind == "trainer" and _by_loader(case) else 0.0
     most = TRIED_COUNTS[-1]
     if processes and not producers.away:
-        most = (1 if held else 4) * now.workload.cores
+        most = (1 if held else 4) * round(now.cores)
     tried: dict[int, Change] = {
         count: knobs.made_by(
-            Producers(1, count) if processes else Producers(count), same=same, handover_s=taken_s
+            Producers(1, count) if processes else Producers(count), handover_s=taken_s
         )
         for count in TRIED_COUNTS
         if count <= most
     }
-    outcomes = {count: change(now).run() for count, change in tried.items()}
-    best = max(one.rate for one in outcomes.values())
-    count = next(n for n, one in outcomes.items() if one.rate >= NEAR_BEST * best)
+    feeds = {count: change(now) for count, change in tried.items()}
+    saved = {count: now.period - feed.period for count, feed in feeds.items()}
+    best = max(saved.values())
+    if best <= 0:
+        return []
+    count = next(n for n, one in saved.items() if one >= MOST_SAVED * best)
     if same and count <= producers.count:
         return []
     local = producers.count - producers.remote if producers.remote else 0  # these stay
     knob, text = _in_words(case, count - local, processes=processes)
-    why = _limits(outcomes, count, rate=case.feed.rate)
+    why = _limits(feeds, count, now=now)
     if held and producers.kind != "processes":
         why = (
             f"threads cannot help: {producers.python:.0%} of the work holds the interpreter lock "
             f"or waits for it; {why}"
         )
-    if producers.share(LOCK) >= OWN_LOCK_SHARE:
-        why += "; this holds only if the producers stop waiting for a lock of their own"
     # A disk may have no more to give.
     disks = max(1.0, producers.count * producers.active * producers.share(DISK))
-    least = [lambda feed: tried[count](feed).with_(disks=disks)] * bool(producers.share(DISK))
+    least = [lambda feed: replace(tried[count](feed), disks=disks)] * bool(producers.share(DISK))
     changed = [tried[count], *least]
-    one = case.recommend(text, (knob, str(count - local)), *changed, why=why, adds_work=True)
+    lock = ("lock",) if not processes and now.lock else ()
+    tested = case.untested("burst", "cores", *lock)
+    knob_value = knob, str(count - local)
+    one = case.recommend(text, knob_value, *changed, why=why, adds_work=True, untested=tested)
     where = case.evidence.loop.where if case.evidence.loop is not None else ""
     return [replace(one, where=where, code=_code(case, knob, count=count - local))]
 
@@ -119,14 +122,15 @@ def _by_loader(case: Case) -> bool:
     return case.loop_kind == "torch"
 
 
-def _limits(outcomes: dict[int, Outcome], count: int, *, rate: float) -> str:
+def _limits(feeds: dict[int, FeedCosts], count: int, *, now: FeedCosts) -> str:
     """Return the gain of fewer producers, and the limit with that number."""
-    limit = f"with {count} the limit is {outcomes[count].limit}, and more gain nothing"
-    fewer = [n for n in outcomes if n < count and outcomes[n].rate >= MIN_GAIN * rate]
+    limit = f"with {count} the limit is {feeds[count].limit}"
+    gains = {n: now.period / feed.period for n, feed in feeds.items() if n < count}
+    fewer = [n for n, gain in gains.items() if gain >= MIN_GAIN]
     if not fewer:
         return limit
     give = "gives" if fewer[-1] == 1 else "give"
-    return f"{fewer[-1]} {give} {outcomes[fewer[-1]].rate / rate:.1f}x, {limit}"
+    return f"{fewer[-1]} {give} {gains[fewer[-1]]:.1f}x, {limit}"
 
 
 def _in_words(case: Case, count: int, *, processes: bool) -> tuple[str, str]:
@@ -178,7 +182,7 @@ def disk(case: Case, first: bool) -> list[Recommendation]:
             f"read only what is used: {read / 1e6:.3g} MB are read for a batch of "
             f"{signals.batch_nbytes(case.evidence) / 1e6:.2g} MB"
         )
-        less = [knobs.batch_cost(1 - wasted), lambda feed: feed.batch(disk=1 - wasted)]
+        less = [knobs.batch_cost(1 - wasted), lambda feed: feed.batches(disk=1 - wasted)]
         # Of equal changes the one that asks the disk for less comes first.
         found.insert(0, case.recommend(change, ("cache", "what is used"), *less))
     change = "keep the data in memory, or in fewer and larger files that are read in order"
@@ -199,13 +203,7 @@ def cores(case: Case, first: bool) -> list[Recommendation]:
 
 def copies(case: Case, first: bool) -> list[Recommendation]:
     """Return batches of the final dtype, in memory that is reused."""
-    now, loop = case.feed.now, case.evidence.loop
-    if now.retouched and case.made_by.copies < signals.COPYING_SHARE and not case.converts:
-        change = (
-            "feed it without from_generator, which makes the process return its memory: "
-            "FeedRunner(...).dataset()"
-        )
-        return [case.recommend(change, ("dataset", "runner.dataset()"), knobs.new_loader)]
+    loop = case.evidence.loop
     if loop is not None and "float64" in {leaf.dtype for leaf in loop.leaves}:
         knob = ("dtypes", "float32")
         change = (
@@ -244,7 +242,7 @@ def oversubscribed(case: Case, first: bool) -> list[Recommendation]:
         name = "num_workers" if _by_loader(case) else producers.kind
         change = f"lower {name} to {count}: there are more producers than cores"
         fewer = Producers(1, count) if producers.kind == "processes" else Producers(count)
-        one = knobs.made_by(fewer, same=True)
+        one = knobs.made_by(fewer)
         found.append(case.recommend(change, (name, str(count)), one, adds_work=True))
     return found
 
@@ -260,16 +258,17 @@ def straggler(case: Case, first: bool) -> list[Recommendation]:
             "deliver ready batches first (options.deterministic = False), or make more batches "
             "ahead (prefetch)"
         )
-    return [case.recommend(change, ("order", "any"), knobs.any_order)]
+    return [case.recommend(change, ("order", "any"), knobs.even_batches)]
 
 
 def epoch_gap(case: Case, first: bool) -> list[Recommendation]:
-    """Return workers that live on between epochs."""
-    change = (
-        "keep the workers between epochs (persistent_workers=True; a FeedRunner makes the next "
-        "epoch ahead)"
-    )
-    return [case.recommend(change, ("epochs", "warm workers"), knobs.warm_epochs)]
+    """Return workers that live on between epochs, and an epoch that is made ahead."""
+    ahead = "make the first batches of the next epoch ahead, in a FeedRunner"
+    found = [case.recommend(ahead, ("epochs", "made ahead"), knobs.warm_epochs)]
+    if _by_loader(case) and case.made_by.kind == "processes":
+        kept = "keep the workers between epochs: persistent_workers=True"
+        found.insert(0, case.recommend(kept, ("epochs", "kept workers"), knobs.kept_workers))
+    return found
 
 
 def pause(case: Case, first: bool) -> list[Recommendation]:
@@ -278,7 +277,8 @@ def pause(case: Case, first: bool) -> list[Recommendation]:
     each = len(case.ledger.pauses) > len(case.ledger) / 2 and case.loop_kind == "session"
     more = "in the run of the step (run([train_op, loss, ...]))" if each else "beside the training"
     change = f"do it less often, or {more}: {names or 'the work between steps'}"
-    return [case.recommend(change, ("every", "10x the steps"), knobs.pauses(TENTH))]
+    rarer = knobs.pauses(TENTH)  # their time was measured
+    return [case.recommend(change, ("every", "10x the steps"), rarer, untested="")]
 
 
 def noise(case: Case, first: bool) -> list[Recommendation]:
@@ -315,12 +315,8 @@ def _fewer_calls(case: Case) -> Recommendation:
     if kind == "keras":
         change = "run 10 steps in a call (steps_per_execution=10), or use larger batches"
         return case.recommend(change, ("steps_per_execution", "10"), *larger)
-    extra, cost = host_work.extra_calls(case.evidence, case.ledger)
-    if kind == "session" and extra >= 1:
-        change = f"make one run of the {extra + 1:.0f} of a step: run([train_op, loss, ...])"
-        return case.recommend(change, ("fetches", "in one run"), case.without(cost))
     period_s = case.ledger.seconds / max(1, len(case.ledger))
-    saved = share * host_work.in_framework_calls(case.evidence) - COMPILED_CALL_S / period_s
+    saved = share - COMPILED_CALL_S / period_s
     if kind == "session" or saved < 1 - 1 / MIN_GAIN:
         change = (
             "use batches 10 times as large: a call costs the same for small and for large ones "

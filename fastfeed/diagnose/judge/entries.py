@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, Evidence
 from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.backlog import backlog_steps, before_pace_change
 from fastfeed.diagnose.judge.step_ledger import Floats, Ledger
 from fastfeed.steps.timeline import OBSERVING, UNOBSERVED, Mark, Step
 
@@ -20,7 +19,6 @@ Pause = tuple[float, float, str]  # start, seconds, name
 NEAR_S = 1e-3  # pauses nearer to each other have no step between them
 OTHER_RUNS = "other runs of the session"
 BETWEEN_EPOCHS = "work between epochs"
-MAX_INPUT_SHARE = 0.95  # share of the time: with more input the rest says nothing
 OUTLIER_RATIO = 5.0  # a step of this multiple of the median, and
 OUTLIER_S = 0.03  # of this many seconds above it, contains a pause
 NO_STEP = ("evaluation", "checkpoint")  # kinds that are pauses however often they come
@@ -61,8 +59,6 @@ def ledger_of(evidence: Evidence) -> Ledger:
     body_out = _outside_step(evidence, body_out, named_s=float(in_body.sum()), period=period)
     # a loop that is over for good does something else before the next epoch, however short
     at_end = _ends_epoch(first)
-    made_s = _made_in_outliers(evidence, wait, gap=gap, outliers=gap_out * ~at_end, period=period)
-    wait, gap, gap_out = wait + made_s, gap - made_s, gap_out - made_s
     gap_out = np.where(at_end, np.maximum(gap - np.median(gap), 0.0), gap_out)
     named = [(m.start_s, m.end_s - m.start_s, m.label or m.kind) for m in pauses]
     for extra, name in ((body_out + gap_out * ~at_end, ""), (gap_out * at_end, BETWEEN_EPOCHS)):
@@ -73,24 +69,8 @@ def ledger_of(evidence: Evidence) -> Ledger:
     pause = in_body + in_gap + body_out + gap_out
     wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
     converted = _converted(evidence, body, period=period, waited=float((wait + start).sum()))
-    found = (begin, period, wait, start, converted, body - converted, host, pause, _joined(named))
-    return _while_computing(Ledger(*found), evidence)
-
-
-def _while_computing(ledger: Ledger, evidence: Evidence) -> Ledger:
-    """Return the ledger without the starvation in which steps are still computed.
-
-    A loop that only enqueues its steps makes input, or waits for it, meanwhile: no other step could
-    have run then.
-    """
-    inputs = evidence.parts_of("input")
-    made = sum(part.share for part in inputs)
-    together = sum(part.share * part.computing for part in inputs) / made if made else 0.0
-    left = min(1 - together, (1 - evidence.computing) / max(1e-9, ledger.starvation), 1.0)
-    parts = ledger.wait, ledger.start, ledger.converted
-    wait, start, converted = (max(0.0, left) * one for one in parts)
-    inside = ledger.inside + ledger.starved - wait - start - converted
-    return replace(ledger, wait=wait, start=start, converted=converted, inside=inside)
+    inside = body - converted
+    return Ledger(begin, period, wait, start, converted, inside, host, pause, _joined(named))
 
 
 def _joined(pauses: Sequence[Pause]) -> tuple[Pause, ...]:
@@ -125,15 +105,11 @@ def _kind(evidence: Evidence, *kinds: str) -> list[Mark]:
 def _measured(evidence: Evidence) -> list[tuple[Step, Step]]:
     """Return the steps that count, each with the next one."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
-    backlog = backlog_steps(steps, evidence.marks)
-    observed = [
-        i
-        for i in range(len(steps) - 1)
-        if i not in backlog and not steps[i].free and steps[i].begin_s >= evidence.start_s
-        if steps[i + 1].begin_s <= evidence.end_s
+    return [
+        (one, following)
+        for one, following in itertools.pairwise(steps)
+        if not one.free and one.begin_s >= evidence.start_s and following.begin_s <= evidence.end_s
     ]
-    counted = before_pace_change(observed, steps, marks=evidence.marks)
-    return [(steps[i], steps[i + 1]) for i in counted]
 
 
 def _starts(evidence: Evidence, following: Floats) -> list[Mark]:
@@ -161,22 +137,7 @@ def _times(evidence: Evidence, pairs: list[tuple[Step, Step]]) -> tuple[Floats, 
     waiting = [Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in beside]
     gap = np.maximum(gap - _covered(end, following, marks=calls), 0.0)
     wait = np.clip(wait + _covered(end, following, marks=waiting), 0.0, period)
-    wait, period = _unslowed(evidence, wait, period=period)
     return begin, end, following, period, wait, np.minimum(gap, period - wait)
-
-
-def _unslowed(evidence: Evidence, wait: Floats, *, period: Floats) -> tuple[Floats, Floats]:
-    """Return waits and periods without the slow-down by tracing, if iterations were traced seldom.
-
-    Tracing slows the code that makes the input. Input then gets the share of the time that samples
-    of the whole time show; the rest of an iteration takes as long as before.
-    """
-    made, waited = sum(part.share for part in evidence.parts_of("input")), float(wait.sum())
-    if not waited or not 0 < made < MAX_INPUT_SHARE or not _kind(evidence, UNOBSERVED):
-        return wait, period
-    untraced = (float(period.sum()) - waited) * made / (1 - made)
-    corrected = wait * min(1.0, untraced / waited)
-    return corrected, period - wait + corrected
 
 
 def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mark], list[Mark]]:
@@ -282,20 +243,6 @@ def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats
         return wait, gap
     of_gap = made / (made + sum(part.share for part in evidence.parts_of("host")))
     return wait + gap * of_gap, gap * (1 - of_gap)
-
-
-def _made_in_outliers(
-    evidence: Evidence, wait: Floats, *, gap: Floats, outliers: Floats, period: Floats
-) -> Floats:
-    """Return the seconds of long gaps in which input is made, as a reshuffle after an epoch, where
-    only samples show it: what they see of it and the other gaps cannot hold."""
-    made = sum(part.share for part in evidence.parts_of("input"))
-    if evidence.loop is None or evidence.loop.waits != "none" or not outliers.any():
-        return np.zeros(len(gap))
-    usual = _gap_parts(evidence, wait, gap=gap - outliers)[0]
-    more = made * float(period.sum()) - float(usual.sum())
-    found: Floats = outliers * min(1.0, max(0.0, more) / float(outliers.sum()))
-    return found
 
 
 def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:

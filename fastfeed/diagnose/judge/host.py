@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
-import numpy as np
-
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, Evidence, LoopPart, Task
 from fastfeed.diagnose.judge.step_ledger import Ledger
 from fastfeed.probes.places import Place
 
-SHORT_EAGER_STEP_S = 0.05  # a longer step is not all overhead
-EAGER_BYTECODE = 0.25  # share of a step in bytecode: more than any step that computes has
-# Least cost of a call that computes next to nothing: 0.32 ms of Session.run and 1.6 ms of fit were
-# measured.
-CALL_COST_S = {"session": 3e-4, "keras": 1e-3}
 MOST = 0.5  # share of the time from which overhead, and not computing, characterises a step
 IDLE_POOLS = 0.2  # cores of native pools beside one of the thread: the pools compute no step
 MANY_PLACES = 5.0  # an eager step has samples in dozens of places, one that computes in a few
-FRAMEWORK_FILES = re.compile(r"^(tensorflow|keras|torch|jax|flax|optax|haiku|equinox)(/|\.py$)")
-# Share of the samples: a step with fewer of them in a framework's code consists of something else.
-MIN_FRAMEWORK_SHARE = 0.2
 # Share of a line's time in observed bytecode from which all of the line counts as bytecode: half of
 # the short pieces is not observed.
 MIN_BYTECODE = 0.35
@@ -31,19 +19,17 @@ def host_share(evidence: Evidence, ledger: Ledger) -> float:
     and calls rather than computing."""
     trainer = evidence.trainer
     inside, host = ledger.share(ledger.inside), ledger.share(ledger.host)
-    found = max(between_steps(evidence, ledger), _mostly_calls(evidence, ledger))
+    found = between_steps(evidence, ledger)
     if trainer is None or not trainer.busy:
         return min(found, host + inside, 1.0 - evidence.computing)
     own, native, pools = _work_beside_input(evidence, ledger, trainer=trainer)
     awake = max(0.0, inside - trainer.share(SLEEP))  # a simulated accelerator sleeps
     if own > native + pools and own >= MOST * awake:
         found = max(found, own)
-    short = float(np.median(ledger.inside)) < SHORT_EAGER_STEP_S
-    eager = short or own >= EAGER_BYTECODE * awake
     # One long call of native code is a step; many short ones, from many places, are the cost of
-    # calling. A long step is made of such calls only if they come from twice as many places.
-    many = place_diversity(trainer) >= (MANY_PLACES if short else 2 * MANY_PLACES)
-    if eager and many and pools < IDLE_POOLS * (own + native) and own + native >= MOST * awake:
+    # calling.
+    many = place_diversity(trainer) >= MANY_PLACES
+    if many and pools < IDLE_POOLS * (own + native) and own + native >= MOST * awake:
         found = max(found, own + native)
     # what the host does while the last step is still computed delays nothing
     return min(1.0 - max(ledger.starvation, evidence.computing), found)
@@ -56,39 +42,16 @@ def _work_beside_input(
     the time, without what the thread does for its input."""
     python, native = trainer.share(PYTHON), trainer.share(NATIVE)
     left = max(0.0, 1.0 - ledger.share(ledger.converted) / max(1e-9, python + native))
-    made = [sum(p.share_in(one) for p in evidence.parts_of("input")) for one in (PYTHON, NATIVE)]
+    inputs, measured = evidence.parts_of("input"), 1.0
+    if evidence.loop is not None and evidence.loop.waits == "exact":  # the rest is none
+        measured = min(1.0, ledger.starvation / max(1e-9, sum(part.share for part in inputs)))
+    made = [measured * sum(p.share_in(one) for p in inputs) for one in (PYTHON, NATIVE)]
     pools = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK))
     return (
         max(0.0, left * python - made[0]),
         max(0.0, left * native - made[1]),
         pools / max(1e-9, evidence.seconds),
     )
-
-
-def _mostly_calls(evidence: Evidence, ledger: Ledger) -> float:
-    """Return the share of calls and of the time between them, if it is most of the time; else 0."""
-    calls_s = len(ledger) * min(_call_s(evidence), float(np.median(ledger.inside)))
-    _, extra = extra_calls(evidence, ledger)
-    share = min(ledger.share(ledger.inside), calls_s / ledger.seconds + extra)
-    return share + ledger.share(ledger.host) if share >= MOST else 0.0
-
-
-def extra_calls(evidence: Evidence, ledger: Ledger) -> tuple[float, float]:
-    """Return the number of calls beside a step's own, and their share of the time.
-
-    Such are the runs of a session that only fetch a loss. What they compute does not count.
-    """
-    call_s = _call_s(evidence)
-    if not call_s or not len(ledger):
-        return 0.0, 0.0
-    end_s = ledger.begin[-1] + ledger.period[-1]
-    calls = [one for one in evidence.beside if ledger.begin[0] <= one.begin_s < end_s]
-    cost_s = sum(min(call_s, one.end_s - one.begin_s - one.wait_s) for one in calls)
-    return len(calls) / len(ledger), cost_s / ledger.seconds
-
-
-def _call_s(evidence: Evidence) -> float:
-    return CALL_COST_S.get(evidence.loop.kind, 0.0) if evidence.loop is not None else 0.0
 
 
 def between_steps(evidence: Evidence, ledger: Ledger) -> float:
@@ -109,23 +72,6 @@ def between_steps(evidence: Evidence, ledger: Ledger) -> float:
 def is_bytecode(part: LoopPart) -> bool:
     """Return True if a line is mostly bytecode: such a line is no model."""
     return part.busy.get(PYTHON, 0.0) >= MIN_BYTECODE
-
-
-def in_framework_calls(evidence: Evidence) -> float:
-    """Return the part of the work of the loop's thread that one compiled call replaces.
-
-    That is the calls of a framework, not the loop's own Python beside them; 1 if the step does not
-    consist of such calls.
-    """
-    trainer = evidence.trainer
-    stacks = trainer.stacks if trainer is not None else {}
-    calls = sum(count for stack, count in stacks.items() if any(map(_is_framework, stack)))
-    share = calls / max(1, sum(stacks.values()))
-    return share if share >= MIN_FRAMEWORK_SHARE else 1.0
-
-
-def _is_framework(place: Place) -> bool:
-    return not place.users and FRAMEWORK_FILES.search(place.file) is not None
 
 
 def place_diversity(task: Task) -> float:

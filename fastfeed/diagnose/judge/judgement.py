@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import (
     CODES,
@@ -31,16 +32,10 @@ from fastfeed.diagnose.judge.entries import ledger_of, observing_s
 from fastfeed.diagnose.judge.host import between_steps
 from fastfeed.diagnose.judge.knobs import free_input
 from fastfeed.diagnose.judge.observed_costs import Observed, feed_of, foreign_share
-from fastfeed.diagnose.judge.observed_feed import ObservedFeed
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile, producer_profile_of
 from fastfeed.diagnose.judge.step_ledger import Ledger, accounts_of, figures_of
 from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.steps.timeline import OBSERVING, Loop
-
-# Starvation below this is doubtful if it was derived from the duration of steps while other
-# processes, which prolong them as well, used the cores.
-DOUBTFUL_STARVATION = 0.2
-NOISY_SHARE = 0.25  # share of the cores that other processes use
 
 
 def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] = ()) -> Diagnosis:
@@ -58,7 +53,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
     advice: tuple[Recommendation, ...] = ()
     speedup, interval = 1.0, (1.0, 1.0)
     if whole is not None and not _only_takes(evidence, ledger):
-        speedup, (low, high) = whole.feed.gain(free_input)
+        speedup, (low, high) = whole.gain(free_input)
         speedup, interval = max(1.0, speedup), (max(1.0, low), max(1.0, high))
         if not abstained and not died:
             advice = advice_of(whole, shares)
@@ -80,57 +75,36 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         script=script,
         overhead=_overhead(evidence) if whole is not None else 0.0,
         died=tuple(dead.text for dead in died),
-        reproduction=whole.feed.reproduction if whole is not None else None,
         doubt=None if abstained else doubt,
         accounts=_accounts(evidence, ledger) if whole is not None else (),
     )
 
 
 def _case_of(
-    evidence: Evidence,
-    ledger: Ledger,
-    *,
-    producers: ProducerProfile | None,
-    whole: Case | None = None,
+    evidence: Evidence, ledger: Ledger, *, producers: ProducerProfile | None
 ) -> Case | None:
-    """Return the case of these steps, which may be a part of a `whole`; None without any."""
+    """Return the case of these steps; None without any."""
     loop = evidence.loop
     figures = figures_of(ledger, modelled=loop is not None and loop.waits != "exact")
     if figures is None:
         return None
     observed = Observed(evidence, ledger, producers)
-    if observed.fought and whole is None:
-        observed = Observed(
-            evidence,
-            ledger.without_unnamed_pauses(regular=signals.lock_contended(evidence)),
-            producers,
-        )
-    like = whole.feed if whole is not None else None
-    feed = ObservedFeed(feed_of(observed), figures, pure=observed.ceiling.experiment, like=like)
-    return Case(observed, figures, feed)
+    known = observed.ceiling
+    low, middle, high = (
+        feed_of(observed, step_s=one) for one in (known.low_s, known.step_s, known.high_s)
+    )
+    return Case(observed, figures, (middle, low, high))
 
 
-def _agreed(whole: Case) -> tuple[list[tuple[str, float]], Doubt | None]:
-    """Return the causes with their shares, and how sure the verdict is.
-
-    The whole watch and its halves are judged. If these lead to different verdicts, the causes are
-    ranked by the mean of their shares.
-    """
-    cases = [whole]
-    if len(whole.ledger) >= 2 * MIN_STEPS:  # a half has enough steps for a verdict
-        for part in whole.ledger.blocks(2):
-            half = _case_of(whole.evidence, part, producers=whole.producers, whole=whole)
-            cases += [half] if half is not None else []
-    losses = [losses_of(case) for case in cases]
-    ranks = [ranked(one, case) for one, case in zip(losses, cases, strict=True)]
-    verdicts = [rank[0][0] if rank else STEP_BOUND for rank in ranks]
-    if len(set(verdicts)) == 1:
-        return ranks[0], Doubt(1.0, ()) if len(cases) > 1 else None
-    codes = dict.fromkeys(code for one in losses for code in one)
-    mean = {code: sum(one.get(code, 0.0) for one in losses) / len(losses) for code in codes}
-    shares = ranked(mean, cases[0])
-    sure = verdicts.count(shares[0][0]) / len(verdicts)
-    return shares, Doubt(sure, tuple(dict.fromkeys([shares[0][0], *verdicts])))
+def _agreed(case: Case) -> tuple[list[tuple[str, float]], Doubt | None]:
+    """Return the causes with their shares, and the verdicts between which their errors leave it."""
+    shares, *others = (
+        ranked(losses_of(one), one)
+        for one in (replace(case, feeds=(feed, *case.feeds[1:])) for feed in case.feeds)
+    )
+    verdicts = [rank[0][0] if rank else STEP_BOUND for rank in (shares, *others)]
+    sure = verdicts.count(verdicts[0]) / len(verdicts)
+    return shares, Doubt(sure, tuple(dict.fromkeys(verdicts)) if sure < 1 else ())
 
 
 def _dead(evidence: Evidence, died: Sequence[DeadProducer]) -> Cause:
@@ -180,19 +154,11 @@ def _reason_to_abstain(
             f"the loop around {loop.name} does next to nothing with what it takes, so it trains "
             "nothing; mark the line that trains with fastfeed.watch"
         )
-    code, machine = causes[0].code if causes else "", evidence.machine
+    code = causes[0].code if causes else ""
     if loop.waits == "hidden" and code == STEP_BOUND:
         return (
             f"the waits for input of {loop.name} lie inside its steps, where they cannot be "
             "measured; take the batches outside of the call, or mark the input with fastfeed.watch"
-        )
-    noisy = machine.other_cpu + machine.steal >= NOISY_SHARE * machine.cores
-    derived = loop.waits == "modelled" and code.startswith("input.") and noisy
-    if derived and ledger.starvation < DOUBTFUL_STARVATION:
-        return (
-            f"the starvation of {loop.name}, {ledger.starvation:.0%} of the time, was derived from "
-            f"the duration of its steps, which other processes on {machine.other_cpu:.1f} of "
-            f"{machine.cores} cores prolong as well; diagnose it on a quiet machine"
         )
     missing = "; ".join(evidence.missing)
     host = ledger.share(ledger.host)
@@ -235,7 +201,7 @@ def _headline(
 
 def _no_change(case: Case, speedup: float) -> str:
     """Return why no change is recommended."""
-    limit = case.feed.now.run().limit
+    limit = case.feed.limit
     if speedup < MIN_GAIN:
         return (
             f"No change of the input gains anything: with free input the loop is as fast ({limit})"

@@ -1,16 +1,18 @@
-"""The observed feed as the workload of a simulation."""
+"""The costs of the feed as it was observed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from fastfeed.diagnose.diagnosis import MAX_RATE_ERROR, Ceiling
+from fastfeed.diagnose.diagnosis import Ceiling
 from fastfeed.diagnose.evidence import (
     DISK,
     FRAMEWORK,
     LOCK_PYTHON,
+    NATIVE,
     PRODUCER,
     PYTHON,
     RUNNABLE,
@@ -18,35 +20,17 @@ from fastfeed.diagnose.evidence import (
     Evidence,
 )
 from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.observed_feed import FeedModel
+from fastfeed.diagnose.judge.feed_costs import FeedCosts
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 from fastfeed.diagnose.judge.step_ledger import Ledger
-from fastfeed.model.prediction import MAX_FITTED
 from fastfeed.model.simulate import crowding
-from fastfeed.model.workload import (
-    BATCH_PARTS,
-    INPUT_BOUND,
-    LIMIT_CORES,
-    LIMIT_DISK,
-    LIMIT_LOCK,
-    LIMIT_PRODUCERS,
-    STEP_PARTS,
-    Floats,
-    Producers,
-    Workload,
-    demands,
-    rows_of,
-    slowness,
-)
-from fastfeed.probes.machine_log import MIN_OTHER_CORES, Machine
+from fastfeed.model.workload import CONTENTION, INPUT_BOUND, LIMIT_STEP, Producers
+from fastfeed.probes.machine_log import SATURATED, Machine
 
 WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in vain
 CROWDED_PER_CORE = 1.5  # runnable threads for each core from which pools lose time to each other
 # Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
 MIN_FREE_STEPS = 4
-# Times that producers may slow a step down beside its smaller share of the cores. 1.6 was measured;
-# calls that only enqueue a step are tens of times as fast as the step.
-MAX_SLOWED = 3.0
 HEAVY_TAIL = 0.8  # share of the waiting in a tenth of the steps
 
 
@@ -72,22 +56,14 @@ class Observed:
         return None if found is None or found.kind == "trainer" else found
 
     @property
-    def fought(self) -> bool:
-        """True if the loop's thread waits for the interpreter lock, or for a core that producers or
-        other processes use: slow steps and pauses without a name are what they lose by it."""
-        trainer, foreign = self.evidence.trainer, foreign_share(self.evidence.machine)
-        if trainer is None:
-            return False
-        queued = trainer.queued_s / max(1e-9, trainer.wall_s)
-        if self.beside is None:
-            queued *= foreign
-        contended = self.beside is not None and signals.lock_contended(self.evidence)
-        return max(queued, contended * trainer.share(LOCK_PYTHON)) >= INPUT_BOUND
-
-    @property
-    def retouched(self) -> float:
-        """Share of a step in which it touches memory again that from_generator had it return."""
-        return signals.retouched_share(self.evidence, waits=self.ledger.waited >= INPUT_BOUND)
+    def locked_s(self) -> float:
+        """Seconds that the loop's thread waits for the interpreter lock in a step."""
+        trainer = self.evidence.trainer
+        if trainer is None or not signals.lock_contended(self.evidence):
+            return 0.0
+        made = sum(part.share_in(LOCK_PYTHON) for part in self.evidence.parts_of("input"))
+        share = max(0.0, trainer.share(LOCK_PYTHON) - made)
+        return min(share * self.ledger.seconds, float(self.ledger.inside.sum())) / len(self.ledger)
 
     @property
     def wasted(self) -> float:
@@ -99,6 +75,15 @@ class Observed:
             return 0.0
         # The reading function also handles these bytes: into the page cache, out of it, copied.
         return max(producers.share(DISK), producers.function_share) * (1 - used / read)
+
+    def slopes(self, core: float, lock: float) -> tuple[float, float]:
+        """Return the share of a step by which another busy core, and a held lock, prolong it: as
+        measured, or these."""
+        found = {"cores": core, "lock": lock}
+        for one in reversed(self.evidence.interventions):  # the least dose comes first
+            if one.effect is not None:
+                found[one.kind] = max(0.0, one.effect / one.dose)
+        return found["cores"], found["lock"]
 
     @property
     def tail(self) -> bool:
@@ -112,33 +97,16 @@ class Observed:
     @property
     def ceiling(self) -> Ceiling:
         """Seconds of a step with its input at hand."""
-        free, left = self._free_steps(), 1 - self.retouched
-        middle = float(np.median(self.ledger.inside))
-        medians = [float(np.median(part.inside)) for part in self.ledger.blocks()]
-        low, high, how = min(medians), max(medians), "the time of the steps without their waits"
-        measured = len(free) >= MIN_FREE_STEPS and self.can_be_pure(float(np.median(free)))
-        if not measured and not self.can_be_pure(middle):
-            middle = float(self.ledger.inside.mean())  # most steps only enqueue work
-            high = max(high, middle)
-        if measured:
-            # what lies beside the call of a step may suffer from producers as well
-            each = middle / max(1e-9, float(np.median(self.ledger.inside + self.ledger.host)))
-            low, middle, high = (each * float(np.quantile(free, one)) for one in (0.25, 0.5, 0.75))
-            # A producer that holds the lock goes on for a while after the others have stopped.
-            waits = self.fought or self.ledger.waited >= INPUT_BOUND
-            middle = low if signals.lock_contended(self.evidence) and waits else middle
-            how = f"measured: {len(free)} steps of the running job had their batches at hand"
-        if left < 1:
-            how += ", without memory that from_generator makes it return and touch again"
-        return Ceiling(left * middle, left * low, high, experiment=measured, how=how)
-
-    def can_be_pure(self, step_s: float) -> bool:
-        """Return True if producers may slow such steps down to the observed ones. Shorter ones only
-        enqueue their work, for which later ones wait."""
-        machine = self.evidence.machine
-        slower = MAX_SLOWED * max(1.0, machine.runnable / machine.cores)
-        held = signals.lock_contended(self.evidence)
-        return step_s > 0 and (held or step_s * slower >= float(self.ledger.inside.mean()))
+        free, middle = self._free_steps(), float(np.median(self.ledger.inside))
+        if len(free) < MIN_FREE_STEPS or not any(free):
+            medians = [float(np.median(part.inside)) for part in self.ledger.blocks()]
+            how = "the time of the steps without their waits"
+            return Ceiling(middle, min(medians), max(medians), experiment=False, how=how)
+        # what lies beside the call of a step may suffer from producers as well
+        each = middle / max(1e-9, float(np.median(self.ledger.inside + self.ledger.host)))
+        low, middle, high = (each * float(np.quantile(free, one)) for one in (0.25, 0.5, 0.75))
+        how = f"measured: {len(free)} steps of the running job had their batches at hand"
+        return Ceiling(middle, low, high, experiment=True, how=how)
 
     def _free_steps(self) -> list[float]:
         """Return the seconds from step to step in experiments, without waits and conversions."""
@@ -157,118 +125,136 @@ class Observed:
         return float(np.median(self.ledger.wait)) * none
 
 
-def feed_of(observed: Observed) -> FeedModel:
-    """Return the feed with costs and producers as observed."""
+def feed_of(observed: Observed, *, step_s: float) -> FeedCosts:
+    """Return the feed with costs and producers as observed; `step_s`: seconds of a step with its
+    input at hand, see `Observed.ceiling`."""
     evidence, ledger, producers = observed.evidence, observed.ledger, observed.beside
     told_apart = any(task.computes for task in evidence.tasks)
     native = producers is not None and producers.kind == "native"
     if native and not told_apart and ledger.starvation < INPUT_BOUND:
         # what the framework's threads compute is the step
         observed, producers = replace(observed, producers=None), None
+    machine, made = evidence.machine, _batch(observed)
     count = producers.count if producers is not None else 0
-    in_turn = evidence.loop is not None and evidence.loop.kind == "torch"
-    depth = _depth(evidence, count, in_turn=in_turn)
-    starts = [mark.start_s for mark in evidence.marks if mark.kind == "epoch"]
-    epochs = sum(ledger.begin[0] < start_s <= ledger.begin[-1] for start_s in starts)
-    gaps_s = float(ledger.start.sum())
-    steps, threads = _steps(observed)
-    batches = _batches(observed)
-    workload = Workload(
-        _with_tail(batches, ledger, depth=depth) if observed.tail else batches,
-        steps,
-        max(1, evidence.machine.cores),
-        depth=depth,
-        ordered=observed.tail or in_turn,
-        step_threads=threads,
-        step_spins="torch" in evidence.pools,
-        other_cpu=_wanted_by_others(evidence),
-        # a DataLoader makes no batch of the next epoch ahead, whatever its workers
-        epoch_batches=max(1, len(ledger) // (epochs + 1)) if gaps_s or in_turn else 0,
-        epoch_start_s=gaps_s / max(1, epochs),
-    )
     processes = producers is not None and producers.kind == "processes"
-    feed = FeedModel(
-        workload,
-        Producers(1, count) if processes else Producers(count),
-        converted_s=float(ledger.converted.mean()),
-        retouched=observed.retouched,
-        tail=observed.tail,
+    made["core"] = made["lock"] + made["native"]
+    step = _step(observed, step_s, made=made)
+    del made["core"]
+    found = replace(
+        step,
+        **made,
+        start=float(ledger.start.mean()),
+        epoch=_steps_of_epoch(evidence, ledger),
+        pause=float(ledger.pause.mean()),
+        converted=float(ledger.converted.mean()),
+        producers=Producers(1, count) if processes else Producers(count),
+        cores=max(1, machine.cores),
+        others=machine.other_cpu + machine.steal,
+        **_shares(observed),
     )
-    if observed.producers is not None:
-        pickling = min(1.0, signals.pickling_share(evidence, observed.producers))
-        copying = min(1 - pickling, observed.producers.copies)
-        reading = max(copying * observed.producers.reading, observed.wasted * (1 - pickling))
-        copying = min(copying * (1 - observed.producers.reading), 1 - pickling - reading)
-        feed = replace(feed, pickling=pickling, copying=copying, reading=reading)
-    # Nothing is made between epochs.
-    return _reconciled(_alone(feed, observed), len(ledger) / max(1e-9, ledger.seconds - gaps_s))
+    waits = producers is not None and producers.known and not observed.tail
+    found = _reconciled(
+        found, ledger, waits=waits, full=machine.own_cpu >= SATURATED * machine.cores
+    )
+    rest_s = max(0.0, ledger.seconds / len(ledger) - found.period)
+    if observed.tail:
+        return replace(found, late=rest_s)
+    return replace(found, unexplained=rest_s)
 
 
-def _depth(evidence: Evidence, count: int, *, in_turn: bool) -> int:
-    """Return the batches that are made ahead, beside those in the producers' hands."""
-    buffer = evidence.loop.buffer if evidence.loop is not None else None
-    return 2 * count if buffer is None else max(0, buffer - count * in_turn)
+def _steps_of_epoch(evidence: Evidence, ledger: Ledger) -> float:
+    """Return the steps of an epoch whose batches are not made before it begins, as by a DataLoader
+    whatever its workers; infinite if they are."""
+    if evidence.loop is None or evidence.loop.kind != "torch":
+        return float("inf")
+    starts = [mark.start_s for mark in evidence.marks if mark.kind == "epoch"]
+    epochs = 1 + sum(bool(ledger.begin[0] < one <= ledger.begin[-1]) for one in starts)
+    return len(ledger) / epochs
 
 
-def _steps(observed: Observed) -> tuple[Floats, float]:
-    """Return rows of steps with their input at hand, and the threads that compute one."""
-    evidence, ledger = observed.evidence, observed.ledger
-    median_s = float(np.median(ledger.inside))
-    host = ledger.host
-    pure = observed.ceiling.step_s / max(1e-9, median_s * (1 - observed.retouched))
-    # Slow steps stay slow with any input, unless they lose their time to producers.
-    lost = pure < 1 - INPUT_BOUND or (observed.fought and observed.can_be_pure(median_s))
-    inside = np.full(len(ledger), median_s) if lost else ledger.inside
-    inside, host = inside * min(1.0, pure), host * min(1.0, pure)
-    mean_s, host_s = max(1e-9, float(inside.mean())), float(host.mean())
-    python_s, cpu_s, queued_s = _work_of_step(observed)
-    lock_s = min(mean_s, max(0.0, python_s - host_s))
-    native_s = max(0.0, cpu_s - lock_s - host_s)
-    # The simulation adds what a step loses to other processes, which get as much as it does: it is
-    # left out here.
-    foreign_s = queued_s * foreign_share(evidence.machine)
-    ready_s = native_s + min(foreign_s, native_s * evidence.machine.other_cpu)
-    threads = max(1.0, min(ready_s / max(1e-9, mean_s - lock_s), evidence.machine.cores))
-    scale = min(1.0, threads * (mean_s - lock_s) / max(1e-9, ready_s))
-    off_s = mean_s - lock_s - scale * ready_s / threads
-    shares = np.array([off_s, scale * native_s, lock_s]) / mean_s
-    accelerator, native, lock = np.outer(np.maximum(shares, 0.0), inside)
-    lines = evidence.parts_of("host")
-    share = sum(part.share for part in lines)
-    held = sum(part.share_in(PYTHON) for part in lines) / share if share else 1.0
-    costs = {"accelerator": accelerator + (1 - held) * host, "native": native, "lock": lock}
-    return rows_of(STEP_PARTS, **costs, host=held * host, pause=ledger.pause), threads
+def _reconciled(feed: FeedCosts, ledger: Ledger, *, waits: bool, full: bool) -> FeedCosts:
+    """Return the feed with the observed time from step to step.
 
-
-def _wanted_by_others(evidence: Evidence) -> float:
-    """Return the cores that other processes want, of which only is known what they got.
-
-    All threads that want one of n cores get the same share. If the script's own r threads get only
-    the share 1 - q of what they want, there are n / (1 - q) - r others.
+    If steps wait, the producers are the limit: then samples and counters give the proportions of a
+    batch, and its size follows from the time between two. No resource is busy for longer than that.
     """
-    machine = evidence.machine
-    got = machine.other_cpu + machine.steal
-    fits = machine.runnable + got <= machine.cores
-    # The difference of two large numbers is no measure.
-    crowded = machine.runnable > CROWDED_PER_CORE * machine.cores
-    if fits or crowded or got < MIN_OTHER_CORES:
-        return got
-    cpu_s = sum(task.cpu_s for task in evidence.tasks)
-    queued_s = sum(task.queued_s for task in evidence.tasks)
-    wanted = machine.cores * (1 + queued_s / max(1e-9, cpu_s)) - machine.runnable
-    return min(max(got, wanted), MAX_FITTED * machine.cores)
+    steady_s = ledger.seconds / len(ledger) - feed.pause - feed.start
+    waited_s = float(ledger.wait.mean()) - feed.handover
+    queues = feed.queued * (1 - feed.foreign[1]) >= INPUT_BOUND * feed.batch
+    waits = waits and waited_s >= INPUT_BOUND * steady_s
+    work_s = steady_s * feed.cores - feed.step_cpu - feed.lock
+    if waits and full and queues and work_s > feed.native > 0:  # the cores are the limit
+        feed = feed.batches(native=work_s / feed.native)
+        room_s = steady_s * feed.producers.count - (feed.batch - feed.queued)
+        feed = replace(feed, queued=min(feed.queued, max(0.0, room_s)))
+    made_s = max([0.0, *(s for name, s in feed.demands.items() if name != LIMIT_STEP)])
+    if made_s and (made_s > steady_s or waits):
+        feed = feed.batches(steady_s / made_s)
+    return feed
+
+
+def _step(observed: Observed, step_s: float, *, made: dict[str, Any]) -> FeedCosts:
+    """Return the costs of a step with its input at hand, and what it loses beside producers whose
+    batches are `made` so."""
+    ledger, alone = observed.ledger, observed.beside is None
+    median_s, mean_s = float(np.median(ledger.inside)), max(1e-9, float(ledger.inside.mean()))
+    pure = min(1.0, step_s / max(1e-9, median_s))
+    # Slow steps stay slow with any input, unless they lose their time to producers.
+    usual_s = max(1e-9, median_s if pure < 1 - INPUT_BOUND else mean_s)
+    host_s = float(ledger.host.mean())
+    python_s, cpu_s, queued_s = _work_of_step(observed)
+    queued_s *= min(usual_s / max(1e-9, cpu_s + queued_s), 1.0)
+    away = foreign_share(observed.evidence.machine)
+    by_lock, by_cores = observed.locked_s, queued_s * (1 - away)
+    by_cores *= made["core"] / max(1e-9, made["core"] + cpu_s)
+    if observed.ceiling.experiment:
+        slower_s = max(0.0, mean_s + float(ledger.host.mean()) - pure * (usual_s + host_s))
+    else:  # it waits for what producers have
+        slower_s = min(by_lock + by_cores, signals.MAX_CONVERTED * usual_s)
+        pure *= 1 - slower_s / (usual_s + host_s)
+    slowed = observed.slopes(CONTENTION * min(1.0, cpu_s / usual_s), 1.0)
+    if not alone and made["core"]:
+        known = by_lock + by_cores
+        of_lock = by_lock / known if known else made["lock"] / made["core"]
+        each_s = slower_s / made["core"], slower_s / max(1e-9, made["lock"])
+        slowed = (1 - of_lock) * each_s[0], of_lock * each_s[1] * (made["lock"] > 0)
+    return FeedCosts(
+        pure * usual_s,
+        pure * host_s,
+        step_lock=min(python_s, pure * (usual_s + host_s)),
+        step_cpu=cpu_s,
+        slowed=slowed[0],
+        held=slowed[1],
+        foreign=(away * queued_s / usual_s, away),
+    )
+
+
+def _shares(observed: Observed) -> dict[str, Any]:
+    """Return the parts of a batch's work that its own knobs remove."""
+    evidence, producers = observed.evidence, observed.producers
+    if producers is None:
+        return {}
+    pickling = min(1.0, signals.pickling_share(evidence, producers))
+    reading = observed.wasted * (1 - pickling)
+    copying = min(producers.copying, 1 - pickling - reading)
+    machine, threads = evidence.machine, [t.threads - 1 for t in evidence.tasks_of(PRODUCER)]
+    pool = max([1, *evidence.pools.values(), *threads])
+    crowded = machine.runnable >= CROWDED_PER_CORE * machine.cores and pool > 1
+    lost = 1 - 1 / crowding(machine.runnable / machine.cores)
+    return {
+        "pickling": pickling,
+        "copying": copying,
+        "reading": reading,
+        "crowded": lost * (crowded and observed.beside is not None),
+    }
 
 
 def foreign_share(machine: Machine) -> float:
-    """Return the share of the script's waits for a core that other processes cause; none if there
-    are cores for both.
-
-    Without them it would wait with all threads that are more than there are cores.
-    """
-    waiting = machine.runnable - machine.own_cpu
-    if waiting <= 0 or machine.runnable + machine.other_cpu <= machine.cores:
-        return 0.0
-    return 1 - min(1.0, max(0.0, machine.runnable - machine.cores) / waiting)
+    """Return the share of the script's waits for a core that other processes cause: their share of
+    the work that keeps the cores busy; none if there are cores for both."""
+    others = machine.other_cpu + machine.steal
+    fits = machine.runnable + others <= machine.cores
+    return 0.0 if fits else others / max(1e-9, others + machine.own_cpu)
 
 
 def _work_of_step(observed: Observed) -> tuple[float, float, float]:
@@ -286,24 +272,23 @@ def _work_of_step(observed: Observed) -> tuple[float, float, float]:
     python -= sum(part.share_in(PYTHON) for part in evidence.parts_of("input"))
     each = observed.counted / steps
     return (
-        python * observed.ledger.seconds / steps,
+        max(0.0, python) * observed.ledger.seconds / steps,
         max(0.0, cpu_s) * each,
         max(0.0, queued_s) * each,
     )
 
 
-def _batches(observed: Observed) -> Floats:
-    """Return rows of batches: what each costs its producer, and the training thread."""
+def _batch(observed: Observed) -> dict[str, Any]:
+    """Return the seconds of a batch: what it costs its producer, and the training thread."""
     evidence, ledger, producers = observed.evidence, observed.ledger, observed.producers
     steps, waited_s = len(ledger), float(ledger.wait.mean())
-    converted_s = float(ledger.converted.mean())
     if producers is None or not producers.known:
-        return rows_of(BATCH_PARTS, wait=ledger.wait, handover=converted_s)
-    working = producers.python + producers.native
-    alone = max(1e-9, 1 - producers.share(LOCK_PYTHON, RUNNABLE))
-    shape = np.ones(1)
+        return {"wait": waited_s, "lock": 0.0, "native": 0.0}
+    python = producers.share(PYTHON)
+    working = python + producers.share(NATIVE)
+    alone = max(1e-9, 1 - producers.share(LOCK_PYTHON))
     if producers.kind == "trainer":
-        batch_s, shape = waited_s, ledger.wait / max(1e-9, waited_s)
+        batch_s = waited_s
     else:
         batch_s = producers.count * producers.active * alone * ledger.seconds / steps
     cpu_s = producers.cpu_s * observed.counted / steps if producers.cpu_s else batch_s * working
@@ -312,63 +297,19 @@ def _batches(observed: Observed) -> Floats:
     if producers.kind in ("threads", "native"):
         batch_s = max(batch_s, cpu_s)
     cpu_s = min(batch_s, cpu_s)
-    lock_s = cpu_s * producers.python / working if working else 0.0
+    lock_s = cpu_s * python / working if working else 0.0
     off_s = batch_s - cpu_s
     if signals.serialised(evidence, producers):  # the rest is waiting for the lock
         off_s, lock_s = 0.0, cpu_s
     if producers.away:  # on cores of their own
         off_s, cpu_s, lock_s = batch_s, 0.0, 0.0
-    off = producers.waiting + producers.share(DISK)
-    disk_s = off_s * producers.share(DISK) / off if off else 0.0
-    costs = {
-        "wait": max(0.0, off_s - disk_s),
+    off = producers.waiting + producers.share(DISK, RUNNABLE)
+    disk_s, queued_s = (off_s * producers.share(s) / off if off else 0.0 for s in (DISK, RUNNABLE))
+    return {
+        "wait": max(0.0, off_s - disk_s - queued_s),
+        "queued": queued_s,
         "disk": disk_s,
         "lock": lock_s,
         "native": max(0.0, cpu_s - lock_s),
+        "handover": signals.handover_share(evidence, producers) * waited_s,
     }
-    taken_s = signals.handover_share(evidence, producers) * waited_s
-    scaled = {part: seconds * shape for part, seconds in costs.items()}
-    return rows_of(BATCH_PARTS, **scaled, handover=converted_s + taken_s)
-
-
-def _with_tail(batches: Floats, ledger: Ledger, *, depth: int) -> Floats:
-    """Return batches of which a few are slow: the step uses up the buffer, and then waits."""
-    usual_s, step_s = float(np.median(ledger.wait)), float(np.median(ledger.inside))
-    late_s = np.where(ledger.wait > 2 * usual_s, ledger.wait + depth * step_s, 0.0)
-    slow = rows_of(BATCH_PARTS, wait=late_s)
-    found: Floats = np.maximum(batches - slow.mean(axis=0), 0.0) + slow
-    return found
-
-
-def _alone(feed: FeedModel, observed: Observed) -> FeedModel:
-    """Return the feed with what batches cost alone: they were measured beside other work."""
-    evidence, machine = observed.evidence, observed.evidence.machine
-    native = 1 / slowness(feed.workload, machine.own_cpu)
-    threads = [task.threads - 1 for task in evidence.tasks_of(PRODUCER)]
-    pool = max([1, *evidence.pools.values(), *threads])
-    slower = crowding(machine.runnable / feed.workload.cores)
-    crowded = machine.runnable >= CROWDED_PER_CORE * machine.cores
-    if observed.beside is not None and pool > 1 and crowded:
-        native /= slower
-        feed = replace(feed.with_(pool=float(pool)), crowded=1 - 1 / slower)
-    return feed.batch(native=native)
-
-
-def _reconciled(feed: FeedModel, rate: float) -> FeedModel:
-    """Return the feed with costs that allow the observed steps/s.
-
-    No resource was busy for more than all of the time: what counters and samples say beyond that is
-    their error.
-    """
-    for resource, parts in (
-        (LIMIT_LOCK, ("lock",)),
-        (LIMIT_CORES, ("lock", "native")),
-        (LIMIT_PRODUCERS, BATCH_PARTS),
-        (LIMIT_DISK, ("disk",)),
-    ):
-        use = rate * demands(feed.workload, feed.producers)[resource]
-        if use > 1:
-            feed = feed.batch(**dict.fromkeys(parts, 1 / use))
-        if use > 1 + MAX_RATE_ERROR:
-            feed = replace(feed, overcounted=(*feed.overcounted, resource))
-    return feed

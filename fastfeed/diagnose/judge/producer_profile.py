@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from fastfeed.core.unix import PAGE_NBYTES
 from fastfeed.diagnose.evidence import (
     EMPTY,
     FRAMEWORK,
@@ -33,12 +32,8 @@ from fastfeed.probes.places import Place
 ProducerKind = Literal["trainer", "threads", "processes", "native"]
 IDLE_STATES = (FULL, EMPTY)
 WAITING_STATES = (SLEEP, SOCKET, PIPE, LOCK, OTHER)
-UNKNOWN_WAITS = (LOCK, PIPE, SOCKET, OTHER)  # as the system call says, of which some are idle
 OWN_LOOPS = ("watch", "sampled", "call", "runner")  # kinds whose input the thread may make itself
 MIN_NATIVE_CORES = 0.05  # native threads that use less make no batches
-PAGE_FAULT_S = 1.5e-6  # seconds of the first access of a page
-MIN_KERNEL_SHARE = 0.5  # share of the CPU time in the kernel
-MIN_FAULT_SHARE = 0.2  # share of the CPU time that the page faults explain
 
 
 @dataclass(frozen=True)
@@ -58,8 +53,6 @@ class ProducerProfile:
     queued_s: float = 0.0
     copying: float = 0.0
     pickling: float = 0.0
-    faulting: float = 0.0  # share of their CPU seconds in first accesses of pages
-    reading: float = 0.0  # share of these pages that hold what is read from disks
     place: Place | None = None  # the line with most of their time
     place_share: float = 0.0
     in_framework: bool = False  # several calls at once, in threads of tf.data
@@ -88,11 +81,6 @@ class ProducerProfile:
         return self.share(NATIVE, RUNNABLE)
 
     @property
-    def copies(self) -> float:
-        """Share in conversions and copies, or in first accesses of the memory for them."""
-        return max(self.copying, self.faulting * (1.0 - self.waiting))
-
-    @property
     def waiting(self) -> float:
         """Share of waits off the cores, except for the disk."""
         return self.share(*WAITING_STATES)
@@ -101,8 +89,7 @@ class ProducerProfile:
 def producer_profile_of(evidence: Evidence) -> ProducerProfile | None:
     """Return the profile of the producers; None if nothing was observed that makes batches."""
     inputs, loop = evidence.parts_of("input"), evidence.loop
-    waited = _waited(evidence)
-    tasks = [_idle_while_fed(task, waited) for task in evidence.tasks_of(PRODUCER)]
+    tasks = evidence.tasks_of(PRODUCER)
     if tasks:
         return _of_tasks(evidence, tasks)
     serial = loop is not None and (loop.waits == "none" or loop.buffer == 0)
@@ -129,8 +116,6 @@ def _of_trainer(evidence: Evidence, inputs: list[LoopPart]) -> ProducerProfile:
         queued_s=seconds * busy.get(RUNNABLE, 0.0),
         copying=sum(p.copying * w for p, w in zip(inputs, weights, strict=True)),
         pickling=sum(p.pickling * w for p, w in zip(inputs, weights, strict=True)),
-        faulting=_faulting([trainer] if trainer is not None else []),
-        reading=_reading([trainer] if trainer is not None else []),
         place=top.inner or top.place,
         place_share=top.share / total,
     )
@@ -160,8 +145,6 @@ def _of_tasks(evidence: Evidence, tasks: list[Task]) -> ProducerProfile:
         queued_s=sum(task.queued_s for task in tasks),
         copying=sum(t.copying * w for t, w in zip(tasks, weights, strict=True)) / total,
         pickling=sum(t.pickling * w for t, w in zip(tasks, weights, strict=True)) / total,
-        faulting=_faulting(tasks),
-        reading=_reading(tasks),
         place=place,
         place_share=place_share,
         function_share=_within(tasks, place) if place is not None else 0.0,
@@ -169,25 +152,6 @@ def _of_tasks(evidence: Evidence, tasks: list[Task]) -> ProducerProfile:
         remote=sum(task.producers for task in tasks if task.node),
         away=all(task.node not in ("", HERE) for task in tasks),
     )
-
-
-def _waited(evidence: Evidence) -> float:
-    """Return the share of the time in which steps wait for a batch; 1 if that was not measured."""
-    loop = evidence.loop
-    if loop is None or loop.waits != "exact":
-        return 1.0
-    steps = [one for one in loop.steps if one.begin_s >= evidence.start_s and not one.free]
-    return min(1.0, sum(one.wait_s for one in steps) / max(1e-9, evidence.seconds))
-
-
-def _idle_while_fed(task: Task, waited: float) -> Task:
-    """Return the task; if neither its own stacks nor those of its like say what it waits for, it
-    has nothing to do while no step waits for a batch."""
-    if task.sampled or task.share(*IDLE_STATES):
-        return task
-    waits = {state: waited * task.share(state) for state in UNKNOWN_WAITS}
-    busy = {**task.busy, **waits, EMPTY: (1 - waited) * task.share(*UNKNOWN_WAITS)}
-    return replace(task, busy={state: share for state, share in busy.items() if share > 0})
 
 
 def _at_once(evidence: Evidence, tasks: list[Task]) -> int:
@@ -244,20 +208,3 @@ def _mean(all_busy: Iterable[Mapping[str, float]], weights: Iterable[float]) -> 
         if total > 0
         else {}
     )
-
-
-def _faulting(tasks: list[Task]) -> float:
-    """Return the share of the CPU time in page faults; 0 unless the kernel's time and the number of
-    faults show them."""
-    cpu_s = sum(task.cpu_s for task in tasks)
-    system_s = sum(task.system_s for task in tasks)
-    faults_s = PAGE_FAULT_S * sum(task.faults for task in tasks)
-    if cpu_s <= 0 or system_s < MIN_KERNEL_SHARE * cpu_s or faults_s <= MIN_FAULT_SHARE * cpu_s:
-        return 0.0
-    return min(1.0, system_s / cpu_s)
-
-
-def _reading(tasks: list[Task]) -> float:
-    """Return the share of the first accesses of pages that what is read from disks explains."""
-    faults, read = sum(task.faults for task in tasks), sum(task.read_nbytes for task in tasks)
-    return min(1.0, read / PAGE_NBYTES / faults) if faults else 0.0

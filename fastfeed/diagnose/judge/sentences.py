@@ -145,7 +145,6 @@ def copies(case: Case, share: float) -> Texts:
         if leaf.dtype in signals.WIDE_DTYPES or leaf.kind in ("list", "tuple")
     ]
     converted = case.ledger.share(case.ledger.converted) if case.converts else 0.0
-    retouched = case.feed.now.retouched
     inside = "inside Session.run" if case.loop_kind == "session" else "before the step"
     return _nonempty(
         f"the training thread converts its input {inside}, for {converted:.0%} of the time"
@@ -153,13 +152,6 @@ def copies(case: Case, share: float) -> Texts:
         else "",
         f"{_named(producers)}: {producers.copying:.0%} of the time in conversions and copies"
         if producers.copying
-        else "",
-        f"first accesses of fresh memory take {producers.faulting:.0%} of their CPU time"
-        if producers.faulting >= signals.COPYING_SHARE
-        else "",
-        "from_generator makes the process return free memory at once: touching it again takes "
-        f"{retouched:.0%} of a step"
-        if retouched
         else "",
         _hottest_line(producers),
         "; ".join(f"{leaf.path} is a {leaf.kind} of {leaf.dtype} {leaf.shape}" for leaf in odd[:4]),
@@ -169,7 +161,7 @@ def copies(case: Case, share: float) -> Texts:
 def ipc(case: Case, share: float) -> Texts:
     """Return the evidence of batches that are pickled and copied between processes."""
     handover = signals.handover_share(case.evidence, case.made_by)
-    pickling = case.feed.now.pickling
+    pickling = case.feed.pickling
     return _nonempty(
         f"pickling and copying between processes take {pickling:.0%} of the producers' time"
         if pickling >= signals.MIN_SHARE

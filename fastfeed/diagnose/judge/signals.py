@@ -9,21 +9,16 @@ from collections.abc import Iterable
 from fastfeed.diagnose.evidence import (
     EMPTY,
     FEEDER,
-    FRAMEWORK,
     LOCK_PYTHON,
     NATIVE,
-    PRODUCER,
     PYTHON,
     RUNNABLE,
-    TRAINER,
     Evidence,
 )
-from fastfeed.diagnose.function_names import PREPARE_NAMES
-from fastfeed.diagnose.judge.producer_profile import PAGE_FAULT_S, ProducerProfile
+from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.probes.lock import CONTENDED_S, LATE_S
 from fastfeed.probes.machine_log import SATURATED
-from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import ARRAYS_NOTE, Leaf
 
 MAX_CONVERTED = 0.98  # share of a step: the most that conversions of its input take
@@ -37,18 +32,12 @@ MIN_ACTIVE = 0.2  # share of their time at work: producers below it could make f
 WIDE_DTYPES = ("float64", "object")  # dtypes that no accelerator uses
 MIN_WIDE_SHARE = 0.1  # share of the fed numbers that have such a dtype
 TIMED_LOOPS = ("queue", "torch", "runner", "watch")  # kinds whose call for a batch is timed
-SEND_FUNCTIONS = ("_send", "_send_bytes", "_feed", "put")
-SEND_FILES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 LIST_NUMBER_S = 2e-8  # seconds to convert one number of a list into one of an array, at least
 # Seconds to convert a number of an array, at most: 0.1 to 0.7 ns were measured from float64 to
 # float32, and 2 to 9 ns into fresh memory.
 ARRAY_NUMBER_S = 1e-8
 LIST_READING_SHARE = 0.3  # share of the time that this takes, computed from the lists' lengths
 DTYPE_BITS = re.compile(r"\d+$")
-MIN_RETOUCHED = 0.15  # share of a step on the cores
-COMPUTING_SHARE = 0.75  # share of its time on a core for a step that only computes
-MIN_STEP_CORES = 0.5  # cores that native threads use if the steps compute on them
-MIN_FAULTING = 0.1  # share of the CPU time that page faults take
 
 
 def in_memory(evidence: Evidence) -> bool:
@@ -81,19 +70,14 @@ def preparation(evidence: Evidence, waited: float) -> tuple[float, float]:
     """Return the share of the time in which the training thread prepares batches that it received,
     and the share of conversions and copies in that.
 
-    `waited` is the known share of waits, which samples contain as well. Only conversions and
-    functions with a name of input processing count: any other call on a batch may be the step.
+    `waited` is the known share of waits, which samples contain as well. Only conversions count: any
+    other call on a batch may be the step.
     """
     loop = evidence.loop
     if loop is None or loop.waits != "exact" or loop.kind not in TIMED_LOOPS:
         return 0.0, 0.0
     inputs = evidence.parts_of("input")
-    prepares = [
-        part
-        for part in inputs
-        if part.copying >= COPYING_SHARE
-        or (part.inner and PREPARE_NAMES.search(part.inner.function))
-    ]
+    prepares = [part for part in inputs if part.copying >= COPYING_SHARE]
     work = sum(part.share_in(*WORKING_STATES) for part in prepares)
     share = max(0.0, min(work, sum(part.share for part in inputs) - waited))
     copying = sum(part.share * part.copying for part in prepares)
@@ -103,32 +87,18 @@ def preparation(evidence: Evidence, waited: float) -> tuple[float, float]:
 def batch_nbytes(evidence: Evidence) -> int:
     """Return the bytes of a batch, 0 if its arrays are not known."""
     leaves = evidence.loop.leaves if evidence.loop is not None else ()
-    known = [(leaf, DTYPE_BITS.search(leaf.dtype)) for leaf in leaves if leaf.shape]
+    known = [
+        (leaf, DTYPE_BITS.search(leaf.dtype)) for leaf in leaves if min(leaf.shape, default=0) > 0
+    ]
     return sum(math.prod(leaf.shape) * (int(bits[0]) // 8 if bits else 1) for leaf, bits in known)
-
-
-def _sending_share(evidence: Evidence, producers: ProducerProfile) -> float:
-    """Return the share of the workers' samples in which they send batches, or wait to do so."""
-    if producers.kind != "processes":
-        return 0.0
-    stacks = [pair for task in evidence.tasks_of(PRODUCER) for pair in task.stacks.items()]
-    sends = sum(count for stack, count in stacks if any(_sends(place) for place in stack))
-    return sends / max(1, sum(count for _, count in stacks))
-
-
-def _sends(place: Place) -> bool:
-    return place.function.endswith(SEND_FUNCTIONS) and SEND_FILES.search(place.file) is not None
 
 
 def pickling_share(evidence: Evidence, producers: ProducerProfile) -> float:
     """Return the share of the work in pickling and sending: of the producers, of the feeders, or of
-    the training thread.
-
-    First accesses of fresh memory on the way count as sending.
-    """
+    the training thread."""
     fed = [task.pickling * (1 - task.share(EMPTY)) for task in evidence.tasks_of(FEEDER)]
     read = [part.pickling for part in evidence.parts_of("input") if part.share >= MIN_SHARE]
-    return max([producers.pickling, _sending_share(evidence, producers), *fed, *read])
+    return max([producers.pickling, *fed, *read])
 
 
 def handover_share(evidence: Evidence, producers: ProducerProfile) -> float:
@@ -185,31 +155,3 @@ def conversion_share(evidence: Evidence) -> float:
 
 def _numbers(leaves: Iterable[Leaf]) -> int:
     return sum(math.prod(leaf.shape) for leaf in leaves)
-
-
-def retouched_share(evidence: Evidence, *, waits: bool) -> float:
-    """Return the share of a step in which it touches memory again that it returned to the system.
-
-    tf.data's from_generator lowers the process's trim threshold; with any other feed a step keeps
-    its memory. If no step waits the share must be large, because page faults take up to 7 % of
-    other steps on the cores. A step on an accelerator has its memory there, and what TensorFlow's
-    threads touch belongs to the input.
-    """
-    loop = evidence.loop
-    if loop is None or not loop.trims or any(g.busy >= MIN_SHARE for g in evidence.machine.gpus):
-        return 0.0
-    tasks, share = evidence.tasks_of(FRAMEWORK), 0.0
-    cpu_s = sum(task.cpu_s for task in tasks)
-    if PAGE_FAULT_S * sum(task.faults for task in tasks) >= MIN_FAULTING * cpu_s > 0:
-        share = sum(task.system_s for task in tasks) / cpu_s
-    computes = cpu_s >= MIN_STEP_CORES * evidence.seconds
-    if not waits and not (share >= MIN_RETOUCHED and computes):
-        return 0.0
-    # A step that waits for something else meanwhile spends only a part of its time on memory.
-    inside_s = sum(
-        step.end_s - step.begin_s - step.wait_s
-        for step in loop.steps
-        if not step.free and evidence.start_s <= step.begin_s <= evidence.end_s
-    )
-    cpu_s += sum(task.cpu_s for task in evidence.tasks_of(TRAINER))
-    return share * min(1.0, cpu_s / max(1e-9, COMPUTING_SHARE * inside_s))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,6 @@ import numpy as np
 from fastfeed.diagnose.diagnosis import Account, Figures
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-MIN_INTERVALS = 3  # intervals between pauses, and
-REGULAR_SPREAD = 0.25  # their relative spread, that are no coincidence
 BLOCKS = 10  # parts of the time whose differences give the ranges
 MODELLED_ERROR = 0.03  # error of a starvation that follows from other events
 
@@ -81,24 +79,6 @@ class Ledger:
         """Yield the ledger in parts with equal numbers of steps."""
         edges = np.linspace(0, len(self), min(count, len(self)) + 1).astype(int)
         return (self.part(a, b) for a, b in itertools.pairwise(edges))
-
-    def without_unnamed_pauses(self, *, regular: bool) -> Ledger:
-        """Return the ledger without the pauses that have no name; also without those that come at
-        equal intervals, if `regular`."""
-        between = np.diff([start_s for start_s, _, _ in self.pauses])
-        if (
-            not regular
-            and len(between) >= MIN_INTERVALS
-            and between.std() <= REGULAR_SPREAD * between.mean()
-        ):
-            return self
-        total, unnamed_s = float(self.pause.sum()), self.unnamed_s
-        return replace(self, pause=self.pause * max(0.0, 1 - unnamed_s / total)) if total else self
-
-    @property
-    def unnamed_s(self) -> float:
-        """Seconds of pauses without a name."""
-        return sum(length for _, length, name in self.pauses if not name)
 
 
 def accounts_of(

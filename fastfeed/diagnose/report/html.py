@@ -50,7 +50,7 @@ def page(diagnosis: Diagnosis) -> str:
     told.filters |= {
         form.__name__: form for form in (words.percents, words.factor, words.factors, words.rate)
     }
-    told.filters |= {"known": words.known, "roughness": words.roughness}
+    told.filters |= {"known": words.known}
     told.filters |= {"doubtful": words.doubtful, "unseen": words.unseen}
     told.filters |= {"lines": _lines, "coded": _coded}
     figures = words.told_figures(diagnosis)

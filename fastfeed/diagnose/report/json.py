@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed import __version__
-from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures, Reproduction
+from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures
 from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, MarkHint, Task
 from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
@@ -74,7 +74,6 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "step_seconds": figures and figures.step_s,
             "speedup_if_input_free": diagnosis.speedup_if_input_free,
             "speedup_range": diagnosis.speedup_range,
-            "reproduction": _reproduction(diagnosis.reproduction),
             "recommendations": [vars(r) for r in diagnosis.recommendations],
             "may_cost": [vars(r) for r in diagnosis.may_cost],
             "no_change": diagnosis.no_change,
@@ -115,10 +114,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     return float(value) if math.isfinite(value) else None
-
-
-def _reproduction(found: Reproduction | None) -> Json | None:
-    return None if found is None else {**vars(found), "rough": found.rough}
 
 
 def _hint(hint: MarkHint) -> Json:

@@ -240,8 +240,6 @@ def _foot(diagnosis: Diagnosis) -> RenderableType:
         lines.append(free)
     if part := words.unseen(diagnosis.accounts):
         lines.append(part)
-    if rough := words.roughness(diagnosis.reproduction):
-        lines.append(rough)
     if seen.loop is not None and seen.loop.note:
         lines.append(f"Note: {clean(seen.loop.note)}")
     if seen.missing:

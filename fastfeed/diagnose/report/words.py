@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fastfeed.diagnose.diagnosis import Account, Diagnosis, Doubt, Figures, Reproduction
+from fastfeed.diagnose.diagnosis import Account, Diagnosis, Doubt, Figures
 
 NO_VALUE = "–"
 MAX_UNSEEN = 0.02  # share of the watched time that may be in no account
@@ -51,28 +51,13 @@ class StepSegment(NamedTuple):
     seconds: float
 
 
-def roughness(found: Reproduction | None) -> str:
-    """Return why the predicted gains are rough; "" if the model reproduces the observed feed."""
-    if found is None or not found.rough:
-        return ""
-    text = (
-        f"The gains are rough: the model of this feed makes {found.rate_error:+.0%} steps/s, and "
-        f"its starvation is {100 * found.starvation_error:+.0f} points off."
-    )
-    if found.overcounted:
-        busy = " and ".join(found.overcounted)
-        text += f" Counters say that {busy} had more work than there was time."
-    return text
-
-
 def doubtful(doubt: Doubt | None) -> str:
     """Return between which verdicts the answer lies; "" if all judgements agree."""
     if doubt is None or not doubt.between:
         return ""
     return (
-        f"The verdict is between {' and '.join(doubt.between)}: of the judgements, of the whole "
-        f"watch and of its halves, {doubt.sure:.0%} agree with the first; a longer watch "
-        "(--seconds) tells more."
+        f"The verdict is between {' and '.join(doubt.between)}: what is known of "
+        "the step is too little for one; a longer watch (--seconds) tells more."
     )
 
 

@@ -17,10 +17,10 @@ from fastfeed.diagnose.evidence import (
     PYTHON,
     RUNNABLE,
     SLEEP,
+    Intervention,
     LoopPart,
 )
 from fastfeed.diagnose.judge.judgement import judge
-from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf, Mark
 from tests.diagnose.evidences import (
@@ -89,22 +89,6 @@ def test_a_step_of_many_small_calls_becomes_one_call() -> None:
     assert best.knob == "steps_per_execution"
 
 
-def test_what_is_no_call_of_the_framework_stays_beside_the_one_call() -> None:
-    """A tenth of the loop is its own journal."""
-    calls = [
-        Place("call", "tensorflow/python/framework/ops.py", number, users=False)
-        for number in range(30)
-    ]
-    journal = Place("journal", "train.py", 12, users=True)
-    own = trainer(
-        {PYTHON: 0.6, NATIVE: 0.4}, stacks={(CALL, one): 3 for one in calls} | {(CALL, journal): 10}
-    )
-    loop = loop_of([0.01] * 100, 20.0, buffer=None)
-    (best,) = judged(loop, own, parts=ONLY_STEP).recommendations
-    assert best.knob == "compile"
-    assert best.predicted_speedup == pytest.approx(1 / (0.1 + 0.5 / 20), rel=0.02)
-
-
 @pytest.mark.parametrize("used", [4096, 24 << 20])
 def test_a_function_that_reads_what_nobody_uses(used: int) -> None:
     """24 MB are read for a batch, in three lines of one function, which the rest of the batch takes
@@ -159,80 +143,6 @@ def test_python_in_the_graph_of_a_session_needs_threads_of_its_pool(called: bool
     assert (best.knob, "inter_op_parallelism_threads=" in best.change) == ("threads", called)
 
 
-@pytest.mark.parametrize(
-    ("trims", "cpu_s", "factor"), [(True, 4.0, 2), (True, 1.5, 4 / 3), (False, 4.0, 1)]
-)
-def test_a_step_beside_from_generator_touches_all_its_memory_again(
-    trims: bool, cpu_s: float, factor: float
-) -> None:
-    """Observed: 3,700 page faults per step and half of the time of native threads; and a step that
-    mostly sleeps."""
-    loop = loop_of([30.0] * 200, 20.0, free=12, free_ms=20.0, kind="keras", trims=trims)
-    native = task(
-        FRAMEWORK,
-        {NATIVE: 0.4},
-        tid=300,
-        cpu_s=cpu_s,
-        system_s=cpu_s / 2,
-        faults=740_000,
-        stacks={},
-    )
-    found = judged(loop, trainer(), *producers(1, {SLEEP: 1.0}), native)
-    assert found.ceiling is not None
-    assert found.ceiling.step_s == pytest.approx(0.02 / factor)
-    assert found.speedup_if_input_free == pytest.approx(2.5 * factor, rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("trims", "count", "gain"), [(True, 1, 2.5), (False, 1, 1.25), (True, 2, 1.25)]
-)
-def test_the_cores_that_these_touches_take_are_free_behind_another_feed(
-    trims: bool, count: int, gain: float
-) -> None:
-    """A step takes 40 ms of the only core, half of them for page faults; more workers of a
-    PyDataset change no feed."""
-    loop = loop_of([10.0] * 200, 40.0, free=12, free_ms=40.0, kind="keras", trims=trims)
-    native = task(
-        FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=8.24, system_s=4.12, faults=1_480_000, stacks={}
-    )
-    made, machine = (
-        producers(count, {SLEEP: 0.99, NATIVE: 0.005}),
-        replace(MACHINE, cores=1, own_cpu=0.9),
-    )
-    (best,) = judged(loop, trainer(), *made, native, machine=machine).recommendations
-    assert best.knob == "threads"
-    assert best.predicted_speedup == pytest.approx(gain, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("trims", "system_s", "gpu", "verdict"),
-    [
-        (True, 4.0, 0.0, "input.copy"),
-        (True, 0.6, 0.0, "step.bound"),
-        (False, 4.0, 0.0, "step.bound"),
-        (True, 4.0, 0.9, "step.bound"),
-    ],
-    ids=["much", "little", "fed otherwise", "on a GPU"],
-)
-def test_a_step_that_never_waits_may_lose_its_memory_to_from_generator(
-    trims: bool, system_s: float, gpu: float, verdict: str
-) -> None:
-    native = task(
-        FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=8.0, system_s=system_s, faults=1_480_000, stacks={}
-    )
-    made, machine = (
-        producers(1, {FULL: 0.9, SLEEP: 0.1}),
-        replace(MACHINE, gpus=(GpuUsage("card", gpu, 0.5),)),
-    )
-    loop = loop_of([0.1] * 200, 50.0, kind="tf.data", trims=trims)
-    found = judged(loop, trainer(), *made, native, machine=machine)
-    assert found.verdict == verdict
-    if verdict == "input.copy":
-        assert found.speedup_if_input_free == pytest.approx(2.0, rel=0.05)
-        assert found.recommendations[0].knob == "dataset"
-        assert found.recommendations[0].predicted_speedup == pytest.approx(2.0, rel=0.05)
-
-
 def test_one_worker_is_called_one() -> None:
     """A batch costs less than a step: one process that makes them ahead is enough."""
     parts = fed_by(0.4, {PYTHON: 1.0}, inner=LIBRARY)
@@ -261,18 +171,13 @@ def test_two_processes_have_two_locks(count: int) -> None:
     assert best.predicted_speedup == pytest.approx(2, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("state", "own_cpu", "times"), [(NATIVE, 0.9, 1.15), (NATIVE, 1.9, 1.0), (PYTHON, 0.9, 1.0)]
-)
-def test_native_code_takes_longer_where_all_cores_work(
-    state: str, own_cpu: float, times: float
-) -> None:
-    """A change fills both cores, which share caches and memory; observed with one of two idle."""
+@pytest.mark.parametrize(("state", "own_cpu"), [(NATIVE, 1.9), (PYTHON, 0.9)])
+def test_two_producers_have_two_cores(state: str, own_cpu: float) -> None:
     parts = fed_by(0.8, {state: 1.0}, inner=LIBRARY)
     loop, own = loop_of([40.0] * 200, 10.0, buffer=0), trainer({state: 0.8, SLEEP: 0.2}, cpu_s=8.0)
     found = judged(loop, own, parts=parts, machine=replace(MACHINE, own_cpu=own_cpu))
     best = change(found, "threads", "processes")
-    assert best.predicted_speedup == pytest.approx(2 * 50 / 40 / times, rel=0.04)
+    assert best.predicted_speedup == pytest.approx(2 * 50 / 40, rel=0.04)
 
 
 @pytest.mark.parametrize(
@@ -288,15 +193,6 @@ def test_native_threads_that_have_all_cores_cannot_be_more(
     assert [one.knob for one in found.recommendations] == [knob]
 
 
-@pytest.mark.parametrize(("asleep", "verdict"), [(0.97, "input.latency"), (0.1, "input.copy")])
-def test_first_touches_of_memory_by_who_hardly_works(asleep: float, verdict: str) -> None:
-    """They take most of what the producers spend on the cores, which may be next to nothing."""
-    cpu_s = 10.0 * (1 - asleep)
-    busy = {SLEEP: asleep, NATIVE: 1 - asleep}
-    makers = producers(2, busy, cpu_s=cpu_s, system_s=0.85 * cpu_s, faults=round(cpu_s * 4e5))
-    assert judged(loop_of([40.0] * 200), trainer(), *makers).verdict == verdict
-
-
 @pytest.mark.parametrize("step", [SLEEP, NATIVE])
 def test_a_step_that_shares_the_cores_gains_less_from_cheaper_batches(step: str) -> None:
     """Half of the producers' work can be saved; a step of 40 ms that computes is a limit, too."""
@@ -310,7 +206,7 @@ def test_a_step_that_shares_the_cores_gains_less_from_cheaper_batches(step: str)
     found = judged(loop_of([waits_ms] * 200, step_ms), own, *makers, machine=machine)
     assert found.verdict == "input.cpu"
     best = change(found, "work")
-    assert best.predicted_speedup == pytest.approx(2.0 if step == SLEEP else 1.45, rel=0.1)
+    assert best.predicted_speedup == pytest.approx(2.0 if step == SLEEP else 1.45, rel=0.15)
 
 
 def test_pools_that_fight_for_the_cores_lose_more_than_their_number_says() -> None:
@@ -343,3 +239,53 @@ def test_a_line_without_a_name_gives_no_code(text: str) -> None:
     loop = loop_of([40.0] * 200, text=text)
     best, *_ = judged(loop, trainer(), *producers(1, {SLEEP: 1.0})).recommendations
     assert best.code == ""
+
+
+BUSY_CORE = Intervention("cores", 1, 0.1, (0.05, 0.15))
+HELD_LOCK = Intervention("lock", 0.25, 0.5, (0.4, 0.6))
+
+
+@pytest.mark.parametrize(
+    ("state", "made", "missing"),
+    [
+        (SLEEP, (BUSY_CORE,), ()),
+        (SLEEP, (), ("one more busy core: not measured",)),
+        (
+            SLEEP,
+            (replace(BUSY_CORE, effect=None, interval=None, note="no core"),),
+            ("core: no core",),
+        ),
+        (PYTHON, (BUSY_CORE, HELD_LOCK), ()),
+    ],
+)
+def test_advice_is_sure_where_experiments_support_it(
+    state: str, made: tuple[Intervention, ...], missing: tuple[str, ...]
+) -> None:
+    parts = fed_by(0.8, {state: 1.0}, inner=LIBRARY)
+    loop = loop_of([40.0] * 200, 10.0, buffer=0)
+    own = trainer({state: 0.8, NATIVE: 0.2})
+    found = judged(loop, own, parts=parts, interventions=made)
+    best = change(found, "threads", "processes")
+    assert bool(best.untested) == bool(missing)
+    assert all(one in best.untested for one in missing)
+
+
+def test_what_another_core_costs_a_step_is_taken_from_the_gain() -> None:
+    parts = fed_by(0.8, {NATIVE: 1.0}, inner=LIBRARY)
+    loop, own = loop_of([40.0] * 200, 10.0, buffer=0), trainer({NATIVE: 0.8, SLEEP: 0.2})
+    gains = []
+    for effect in (0.0, 0.5, 1.0):
+        slower = replace(BUSY_CORE, effect=effect)
+        seen = judged(loop, own, parts=parts, interventions=(slower,))
+        changes = [*seen.recommendations, *seen.may_cost]
+        gains += [one.predicted_speedup for one in changes if one.knob in ("threads", "processes")]
+    assert gains == sorted(gains, reverse=True) and gains[0] > gains[-1]
+
+
+def test_what_is_sure_comes_before_greater_gains() -> None:
+    steps = [10.0 if i % 20 else 110.0 for i in range(400)]
+    loop = loop_of([30.0] * 400, steps)
+    marks = [Mark("checkpoint", one.end_s - 0.1, one.end_s) for one in loop.steps[::20]]
+    found = judged(loop, trainer(), *producers(2, {SLEEP: 1.0}), marks=marks)
+    kinds = [bool(one.untested) for one in found.recommendations]
+    assert kinds == sorted(kinds) and kinds[0] is False and True in kinds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from fastfeed.diagnose.report.json import json_of
 
 FOLDER = Path(__file__).parent / "public"
 MAX_NBYTES = 20_000_000
+RIGHT, UNNEEDED, NEAR = 0.7, 0.02, 0.8  # shares of the reports
 ROWS = read(FOLDER)
 MET = [recipe for recipe in RECIPES if recipe.name in ROWS]
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def scores() -> list[dict[str, Any]]:
     found = []
     for recipe in MET:
         row = ROWS[recipe.name]
-        for turn, recorded in enumerate(row["said"]):
+        for turn, recorded in enumerate(row.get("said", [])):
             if "failed" in recorded:
                 continue
             kept = read_evidence(evidence_path(FOLDER, recipe.name, turn))
@@ -39,19 +39,23 @@ def scores() -> list[dict[str, Any]]:
     return found
 
 
-def test_every_script_has_two_reports_beside_its_truth() -> None:
-    assert set(ROWS) == {
-        name for name, half in HALVES.items() if half in ("test", "second", "third")
-    }
-    assert {len(row["said"]) for row in ROWS.values()} == {2}
+def test_every_script_that_has_a_truth_was_met() -> None:
+    met = ("test", "second", "third")
+    assert set(ROWS) == {name for name, half in HALVES.items() if half in met}
     assert sum(path.stat().st_size for path in FOLDER.rglob("*.*")) < MAX_NBYTES
 
 
-def test_answers_are_no_worse_than_when_they_were_recorded(scores: list[dict[str, Any]]) -> None:
-    assert sum(one["right"] for one in scores) >= 0
+def test_verdicts_are_no_worse_than_when_they_were_recorded(scores: list[dict[str, Any]]) -> None:
+    assert sum(one["right"] for one in scores) >= RIGHT * len(scores) > 0
+
+
+def test_nearly_nobody_is_told_to_change_an_input_without_need(
+    scores: list[dict[str, Any]],
+) -> None:
     told = [one["name"] for one in scores if one["told"]]
-    assert len(told) <= 99, Counter(told)
+    assert len(told) <= UNNEEDED * len(scores), told
 
 
-def test_nothing_that_is_advised_for_sure_loses(scores: list[dict[str, Any]]) -> None:
-    assert sum(len(one["loses"]) for one in scores) <= 99
+def test_gains_of_a_free_input_are_near_the_truth(scores: list[dict[str, Any]]) -> None:
+    found = [abs(one["speedup"]) for one in scores if one["fine"] and one["speedup"] is not None]
+    assert sum(one <= 0.15 for one in found) >= NEAR * len(found) > 0

@@ -25,12 +25,22 @@ class Generators:
         self.held = tuple(map(_access_to, held))
 
     @classmethod
-    def made_since(cls, before: Iterable[Any]) -> Generators:
-        """Return the generators of this process that were not there `before`. Processes in which
-        the garbage collector has rested since then, and that have run the same code, find them in
-        the same order."""
-        known = set(map(id, before))
-        return cls(one for one in held_generators() if id(one) not in known)
+    def made_since_collection(cls) -> Generators:
+        """Return the generators that were made since the garbage collector, which must be disabled,
+        went over the youngest objects (`gc.collect(0)`). Processes that have run the same code
+        since then find them in the same order."""
+        # The collector lists what other threads are building, too, and a tuple that they build
+        # must have no second reference when they go on: no step of Python runs meanwhile.
+        tracked = chain.from_iterable(starmap(gc.get_objects, [(0,)]))
+        shared, found = _shared(), _of_kinds(tracked, set(GENERATOR_KINDS))
+        if (torch := sys.modules.get("torch")) is not None:  # it does not list torch's
+            tracked = chain.from_iterable(starmap(gc.get_objects, [(0,)]))
+            held = chain.from_iterable(map(gc.get_referents, tracked))
+            layer = _of_kinds(filterfalse(gc.is_tracked, held), {torch.Generator, dict, tuple})
+            while layer:
+                found += _of_kinds(layer, {torch.Generator})
+                layer = [one for one in gc.get_referents(*layer) if not gc.is_tracked(one)]
+        return cls({id(one): one for one in found if one not in shared}.values())
 
     def seed(self, key: tuple[int, ...]) -> None:
         """Seed each generator from `key` and its place among them."""
@@ -53,22 +63,6 @@ class Generators:
         every = *self.held, *map(_access_to, _shared())
         for (_, _, restore), state in zip(every, states, strict=False):
             restore(state)
-
-
-def held_generators() -> list[Any]:
-    """Return all generators of this process, except for those that all of its code shares."""
-    # The garbage collector lists what other threads are building, too, and a tuple that they
-    # build must have no second reference when they go on: no step of Python runs meanwhile.
-    tracked = chain.from_iterable(starmap(gc.get_objects, [()]))
-    shared, found = _shared(), _of_kinds(tracked, set(GENERATOR_KINDS))
-    if (torch := sys.modules.get("torch")) is not None:  # it does not list torch's
-        tracked = chain.from_iterable(starmap(gc.get_objects, [()]))
-        held = chain.from_iterable(map(gc.get_referents, tracked))
-        layer = _of_kinds(filterfalse(gc.is_tracked, held), {torch.Generator, dict, tuple})
-        while layer:
-            found += _of_kinds(layer, {torch.Generator})
-            layer = [one for one in gc.get_referents(*layer) if not gc.is_tracked(one)]
-    return list({id(one): one for one in found if one not in shared}.values())
 
 
 def _of_kinds(objects: Iterable[Any], kinds: set[Any]) -> list[Any]:

@@ -20,7 +20,7 @@ from typing import Any
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, OptionError
 from fastfeed.producers.builder import BatchBuilder, Outlet
-from fastfeed.producers.generators import Generators, held_generators
+from fastfeed.producers.generators import Generators
 from fastfeed.producers.inbox import Inbox, InboxSource
 from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.process.outlet import RingOutlet
@@ -101,7 +101,6 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     Generators().seed(first.draw_key)  # unpickling may draw
     exclusive = len(message["tasks"]) == 1 and first.threads == 1
     runs: list[Run] = []
-    before: list[Any] = []
     for number, task in enumerate(WorkerTask(**task) for task in message["tasks"]):
         channels = dict(zip(DESCRIPTORS, fds[number * len(DESCRIPTORS) :], strict=False))
         if not number:  # faulthandler shows even native code that never returns
@@ -112,9 +111,9 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
         KEPT.append((outlets, inbox))
         gc.disable()  # it would go over all that is unpickled, again and again
         try:
-            before = before or held_generators()
+            gc.collect(0)
             shipped = unpack(channels["shipment"], task.nbytes)
-            own = Generators.made_since(before)
+            own = Generators.made_since_collection()
             found = producers_of(
                 task, shipped, inbox=inbox, outlets=outlets, exclusive=exclusive, generators=own
             )

@@ -16,7 +16,7 @@ import numpy as np
 
 import fastfeed
 from fastfeed.errors import FeedError, OptionError
-from fastfeed.producers.generators import Generators, held_generators
+from fastfeed.producers.generators import Generators
 from fastfeed.producers.inbox import Inbox
 from fastfeed.producers.loop import Producer
 from fastfeed.producers.process.main import (
@@ -142,9 +142,9 @@ class RemoteWorker:
             collects = gc.isenabled()
             gc.disable()
             try:
-                before = held_generators()
+                gc.collect(0)
                 shipped = unpack_from(memoryview(self._shipments[number].data).cast("B"))
-                own = Generators.made_since(before)
+                own = Generators.made_since_collection()
             finally:
                 if collects:
                     gc.enable()

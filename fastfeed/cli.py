@@ -225,7 +225,8 @@ def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
 @click.option(
     "--no-experiments",
     is_flag=True,
-    help="Do not prefetch batches to measure steps that do not wait.",
+    help="Do not measure in the running job: neither steps whose batches were taken ahead, nor steps "
+    "beside a busy core, a held interpreter lock, delays or stopped workers.",
 )
 @click.option(
     "--stop",

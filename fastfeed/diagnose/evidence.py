@@ -162,6 +162,26 @@ class ChildRate:
 
 
 @dataclass(frozen=True)
+class Intervention:
+    """How a loop answers to something that is done to it for short blocks of steps.
+
+    Kinds and their `dose`: "cores" (number of processes that keep a core busy), "lock" (share of
+    the time for which another thread holds the interpreter lock), "delay" (of each step, as a share
+    of the time from step to step), "producers" (share of the time for which the worker processes
+    are stopped). `effect`: how much longer it is from step to step, as a share, with its 95 %
+    `interval`; both are None if it was not measured, and `note` says why. `cost_s`: seconds that
+    the loop lost.
+    """
+
+    kind: str
+    dose: float
+    effect: float | None = None
+    interval: tuple[float, float] | None = None
+    cost_s: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Evidence:
     """Everything that is known when a judgement is made.
 
@@ -193,6 +213,7 @@ class Evidence:
     waiting_now_s: float = 0.0  # time without the end of a step, at end_s
     hint: MarkHint | None = None  # if too few steps were seen
     children: tuple[ChildRate, ...] = ()
+    interventions: tuple[Intervention, ...] = ()
 
     @property
     def seconds(self) -> float:

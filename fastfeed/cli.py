@@ -225,8 +225,8 @@ def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
 @click.option(
     "--no-experiments",
     is_flag=True,
-    help="Do not measure in the running job: neither steps whose batches were taken ahead, nor steps "
-    "beside a busy core, a held interpreter lock, delays or stopped workers.",
+    help="Measure nothing that slows the running job: no batches are prefetched, no cores "
+    "occupied, and neither the interpreter lock, the loop nor its workers held up.",
 )
 @click.option(
     "--stop",

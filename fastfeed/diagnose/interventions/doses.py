@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -73,8 +74,9 @@ class DoseHelper:
         if channel is None:
             raise ConnectionError("the process that does it has ended")
         request = {"seconds": seconds, "cores": cores, "stop_s": STOP_S, "run_s": run_s}
+        files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", workers))]
         quiet = socket.MSG_NOSIGNAL  # a script may let SIGPIPE end it
-        socket.send_fds(channel, [json.dumps(request).encode()], list(workers), quiet)
+        channel.sendmsg([json.dumps(request).encode()], files, quiet)
         try:
             yield
         finally:

@@ -25,12 +25,13 @@ DELAYS = (0.25, 0.5, 1.0)  # of a period
 BLOCK_STEPS, BLOCK_S = 4, 0.03  # at least: several slices of a dose
 SETTLED_STEPS = 8  # after which nothing of a block, a burst or a pause still shows
 MIN_ROUNDS, MAX_ROUNDS = min(T_OF_PAIRS) // 2, max(T_OF_PAIRS) // 2
-UNSURE = 0.25  # an interval that contains both no effect and this one tells nothing
+UNSURE = 0.1  # an interval about no effect that is wider than twice this tells nothing
 OVERDUE_S = 1.0  # a burst that was due so long ago waits for what may never come
 IDLE_S, BUSY_S = 0.1, 0.005  # between two looks at the loop: at most, and at least
 SEEN_STEPS, SEEN_MARKS = 100, 500  # latest ones that tell what the loop does now
 NOT_STEPS = ("evaluation", "checkpoint", "experiment", UNOBSERVED)  # marks of what no step does
-NO_TIME = "no part of the watch, or of the 5 % of it, was left; a longer one (--seconds) measures it"
+NO_TIME = "neither time nor costs were left for it; a longer watch (--seconds) measures it"
+TOO_DEAR = "a block would have cost more than its part of 5 % of the time"
 
 
 @dataclass
@@ -59,7 +60,10 @@ class DoseSeries:
         dose, why = self.dose, self.why
         if self.is_known:
             effect, (low, high) = effect_of(self.pairs)
-            if not low <= 0 <= min(UNSURE, dose.amount / 2) <= high:
+            unsure = low <= 0 <= high and high - low > 2 * UNSURE
+            if dose.kind == "delay":  # it is one, or it is none
+                unsure = low < dose.amount / 2 < high
+            if not unsure:
                 found = dose.kind, dose.amount, effect, (low, high)
                 return Intervention(*found, self.cost_s, dose.remark)
             why = f"the steps vary too much ({low:+.0%} to {high:+.0%})"
@@ -104,6 +108,12 @@ class Interventions:
         return tuple(one.result() for one in self._useful())
 
     @property
+    def _settled_steps(self) -> int:
+        """Number of steps after which a dose no longer shows: its batches are used up."""
+        buffer = SETTLED_STEPS if self._loop.buffer is None else self._loop.buffer
+        return max(2, min(buffer, SETTLED_STEPS))
+
+    @property
     def _left_s(self) -> float:
         """Seconds that blocks may still cost."""
         return self._budget_s - sum(one.cost_s for one in self._series)
@@ -129,13 +139,13 @@ class Interventions:
         """Make a round if there is room for one before the next burst, and before the end."""
         now_s, period_s = perf_counter(), max(1e-6, fmean(usual))
         count = self._group * ceil(max(BLOCK_STEPS, BLOCK_S / period_s) / self._group)
-        round_s = 2 * (4 * count + 2 * SETTLED_STEPS) * period_s  # it may be twice as slow
+        round_s = (7 * count + 3 * self._settled_steps + 4) * period_s  # if twice as slow
         turns = [one for one in self._useful() if one.rounds < MAX_ROUNDS and self._left_s > 0]
         # Only the first ones, if the time is not enough for all.
-        turns = turns[: int((self._end_s - now_s) / round_s)]
+        turns = turns[: int(1 + (self._end_s - now_s) / round_s / MIN_ROUNDS)]
         if turns and self._log.due_s < now_s - OVERDUE_S:
             self._log.schedule_burst(now_s + round_s)
-        if turns and self._log.due_s >= now_s + round_s:
+        if turns and now_s + round_s <= min(self._log.due_s, self._end_s):
             one = min(turns, key=lambda one: (one.rounds, self._random.random()))
             self._round(one, count, usual=usual, wait=wait)
 
@@ -149,28 +159,32 @@ class Interventions:
         if len(first) < count or not self._is_calm(start_s):
             return
         period_s, hold = fmean(first), partial(one.dose.hold, wait)
+        lead = self._settled_steps if one.dose.kind == "producers" else 0
+        steps = lead + 2 * count
         missing = sum(s.rounds < MAX_ROUNDS and not s.is_known for s in self._series)
-        late_s = min(self._left_s / (MIN_ROUNDS * missing or 2), 4 * count * period_s)
+        late_s = min(self._left_s / (MIN_ROUNDS * missing or 2), steps * period_s)
         late_s += self._group * period_s
         dosed = partial(self._pass, wait=hold, period_s=period_s, late_s=late_s)
-        lead = min(self._loop.buffer or 0, SETTLED_STEPS) if one.dose.kind == "producers" else 0
-        steps = lead + 2 * count
         try:
             with one.dose.give(late_s + (steps + 2) * period_s, period_s):
                 dosed_s = dosed(on_s, lead)
                 off_s = dosed(on_s, steps + 1)
         except Exception as error:  # of the loader, or without the helper
             one.rounds, one.why = MAX_ROUNDS, str(error)
-        clear_s = usually(off_s, SETTLED_STEPS)
+        else:
+            slow = self._periods(on_s, off_s)
+            usually_s = period_s * (off_s - on_s) / max(fmean(slow), 1e-9) if slow else period_s
+            one.cost_s += max(0.0, off_s - on_s - usually_s)
+            one.why = one.why if len(slow) >= steps else TOO_DEAR
+        clear_s = usually(off_s, self._settled_steps)
         self._log.add_mark(Mark("experiment", on_s, clear_s, DOSED))
         end_s = usually(clear_s, count + 1)
-        done = 1 + len(self._periods(on_s, off_s))
-        one.cost_s += max(0.0, off_s - on_s - done * period_s)
-        if done < steps:
-            one.why = "a block would have cost more than its part of 5 % of the time"
         if self._is_calm(start_s):
+            slow = self._periods(dosed_s, off_s)
+            slow = slow[: len(slow) // (2 * self._group) * 2 * self._group]
             last = self._periods(clear_s, end_s)
-            one.pairs += pairs_of(first, self._periods(dosed_s, off_s), last, usual)
+            pairs = pairs_of(first[-count:], slow, last[:count], usual)
+            one.pairs, one.why = one.pairs + pairs, NO_TIME if pairs else one.why
 
     def _pass(
         self, since_s: float, count: int, *, wait: Wait, period_s: float, late_s: float

@@ -74,6 +74,16 @@ def await_end(pid: int) -> None:
         os.close(fd)
 
 
+def started() -> subprocess.Popen[bytes]:
+    """A worker that ends with its input."""
+    worker = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert worker.stdin is not None and worker.stdout is not None
+    worker.stdin.write(b"\n")
+    worker.stdin.flush()
+    worker.stdout.readline()
+    return worker
+
+
 @pytest.fixture
 def helper() -> Iterator[DoseHelper]:
     found = DoseHelper()
@@ -133,7 +143,7 @@ def test_everything_ends_with_a_script_that_is_killed() -> None:
 
 
 def test_only_workers_that_the_script_started_are_stopped(helper: DoseHelper) -> None:
-    worker = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    worker = started()
     loop = named(worker.pid, os.getppid(), os.getpid())
     assert doses.worker_pids(loop) == [worker.pid]
     assert doses.worker_pids(named(worker.pid, kind=THREAD)) == []
@@ -145,7 +155,7 @@ def test_only_workers_that_the_script_started_are_stopped(helper: DoseHelper) ->
 
 
 def test_workers_go_on_without_the_process_that_stops_them(helper: DoseHelper) -> None:
-    worker = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    worker = started()
     process = process_of(os.getpid())
     with (
         pytest.raises(OSError),  # noqa: PT011
@@ -186,16 +196,15 @@ def test_no_core_is_free() -> None:
 
     class Channel:
         def send(self, *_: object) -> None: ...
+        def sendmsg(self, *_: object) -> None: ...
         def recv(self, _: int) -> bytes:
             return b"0.0"
 
     helper = DoseHelper()
     helper._channel = Channel()  # type: ignore[assignment]
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(doses.socket, "send_fds", lambda *_: None)
-        dose = doses.busy_cores(helper, 2)
-        with dose.give(1.0, 0.01):
-            pass
+    dose = doses.busy_cores(helper, 2)
+    with dose.give(1.0, 0.01):
+        pass
     assert dose.remark == "not so many cores were free: they got 0.0"
 
 

@@ -37,7 +37,7 @@ def test_the_words() -> None:
         "(-3 to 3 %).",
         "A delay of 25 % of the time from step to step makes a step 24 % longer (22 to 26 %), so "
         "the input is not the limit.",
-        "A delay of 50 % of the time from step to step makes a step 1.0 % longer (-1 to 2 %), so the "
+        "A delay of 50 % of the time from step to step makes a step 1 % longer (-1 to 2 %), so the "
         "input is the limit.",
         "Not measured: 64 more busy cores, another thread that holds the interpreter lock for 25 % "
         "of the time: no time was left.",

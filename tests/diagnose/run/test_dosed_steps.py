@@ -40,9 +40,7 @@ def test_a_dosed_step_is_left_out_as_a_whole(
     for before, mark in zip(marks, found, strict=False):
         assert mark.start_s <= before.start_s and mark.end_s >= before.end_s
         assert not any(s.end_s > mark.start_s and s.begin_s < mark.end_s for s in kept)
-    touched = {
-        step for step in steps for m in found[:-1] if m.start_s <= step.begin_s < m.end_s
-    }
+    touched = {step for step in steps for m in found[:-1] if m.start_s <= step.begin_s < m.end_s}
     assert set(kept) == set(steps) - touched
 
 

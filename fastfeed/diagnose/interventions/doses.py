@@ -123,7 +123,7 @@ def held_lock(share: float) -> Dose:
     return Dose("lock", share, lambda limit_s, period_s: nullcontext(), why, hold=hold)
 
 
-def held_loop(log: HookLog, loop: Loop, share: float) -> Dose:
+def held_loop(log: HookLog, loop: Loop, *, share: float) -> Dose:
     """A delay of the loop's thread after each step, by a share of its period."""
 
     @contextmanager
@@ -143,7 +143,7 @@ def held_loop(log: HookLog, loop: Loop, share: float) -> Dose:
     return Dose("delay", share, give)
 
 
-def stopped_workers(helper: DoseHelper, loop: Loop, share: float) -> Dose:
+def stopped_workers(helper: DoseHelper, loop: Loop, *, share: float) -> Dose:
     """Worker processes of the loop's loader, stopped for a share of the time, a slice at a time."""
 
     @contextmanager

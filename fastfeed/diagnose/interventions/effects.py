@@ -14,14 +14,18 @@ PAUSE_RATIO = 5.0
 
 
 def pairs_of(
-    first: Sequence[float], dosed: Sequence[float], last: Sequence[float], usual: Sequence[float]
+    control: tuple[Sequence[float], Sequence[float]],
+    dosed: Sequence[float],
+    *,
+    usual: Sequence[float],
 ) -> list[float]:
     """Return the logarithms of dosed by control periods, of two pairs of blocks.
 
-    `first` and `last`: control periods before and after the dosed ones, so that a drift affects
-    both kinds alike. `usual`: periods before. There are no pairs if a block has less than two
+    `control`: periods before and after the dosed ones, so that a drift affects both kinds alike.
+    `usual`: periods before them. There are no pairs if a block has less than two
     periods, or if one contains a pause.
     """
+    first, last = control
     blocks = first, dosed[: len(dosed) // 2], dosed[len(dosed) // 2 :], last
     long_s = sorted(usual)[-1 - len(usual) // 20] if usual else 0.0
     for block in (sorted([*first, *last]), sorted(dosed)):

@@ -19,7 +19,7 @@ from fastfeed.diagnose.interventions.effects import T_OF_PAIRS, effect_of, pairs
 from fastfeed.probes.machine_log import cores
 from fastfeed.steps.timeline import DOSED, UNOBSERVED, Loop, Mark
 
-MAX_COST = 0.05  # share of the watched time that all blocks together may take from the loop
+MAX_LOST = 0.05  # share of the watched time that all blocks together may take from the loop
 SHARE = 0.25  # of the time for which the lock is held, or workers are stopped
 DELAYS = (0.25, 0.5, 1.0)  # of a period
 BLOCK_STEPS, BLOCK_S = 4, 0.03  # at least: several slices of a dose
@@ -70,13 +70,13 @@ class DoseSeries:
         return Intervention(dose.kind, dose.amount, cost_s=self.cost_s, note=why)
 
 
-def doses_for(log: HookLog, loop: Loop, helper: DoseHelper) -> list[Dose]:
+def doses_for(log: HookLog, loop: Loop, *, helper: DoseHelper) -> list[Dose]:
     """Return the doses whose effect matters for this loop, the most useful first."""
     found = [doses.busy_cores(helper, 1), doses.held_lock(SHARE)]
     if doses.worker_pids(loop):
-        found.append(doses.stopped_workers(helper, loop, SHARE))
+        found.append(doses.stopped_workers(helper, loop, share=SHARE))
     if loop.waits in ("hidden", "modelled"):
-        found += [doses.held_loop(log, loop, share) for share in DELAYS]
+        found += [doses.held_loop(log, loop, share=share) for share in DELAYS]
     more = sorted({cores() // 2, cores()} - {0, 1})
     return found + [doses.busy_cores(helper, count) for count in more]
 
@@ -95,13 +95,13 @@ class Interventions:
         self._end_s = self._budget_s = 0.0
         self._random = Random(0)  # not the script's own generator
 
-    def plan(self, start_s: float, end_s: float, loop: Loop) -> None:
+    def plan(self, start_s: float, end_s: float, *, loop: Loop) -> None:
         """Give doses to this loop in this time."""
         self._series = [
             DoseSeries(dose, MAX_ROUNDS * bool(dose.refusal), why=dose.refusal or NO_TIME)
-            for dose in doses_for(self._log, loop, self.helper)
+            for dose in doses_for(self._log, loop, helper=self.helper)
         ]
-        self._loop, self._end_s, self._budget_s = loop, end_s, MAX_COST * (end_s - start_s)
+        self._loop, self._end_s, self._budget_s = loop, end_s, MAX_LOST * (end_s - start_s)
 
     def results(self) -> tuple[Intervention, ...]:
         """Return what was found."""
@@ -183,7 +183,7 @@ class Interventions:
             slow = self._periods(dosed_s, off_s)
             slow = slow[: len(slow) // (2 * self._group) * 2 * self._group]
             last = self._periods(clear_s, end_s)
-            pairs = pairs_of(first[-count:], slow, last[:count], usual)
+            pairs = pairs_of((first[-count:], last[:count]), slow, usual=usual)
             one.pairs, one.why = one.pairs + pairs, NO_TIME if pairs else one.why
 
     def _pass(

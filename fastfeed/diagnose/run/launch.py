@@ -246,7 +246,7 @@ class Launch:
         life = self._lifecycle
         bursts.plan(life.start_s, life.end_s)
         if life.loop is not None and rank_of() is None:
-            self._interventions.plan(life.start_s, life.end_s, life.loop)
+            self._interventions.plan(life.start_s, life.end_s, loop=life.loop)
             if not self._intervening.ident:
                 self._intervening.start()
 

@@ -148,7 +148,7 @@ def test_only_workers_that_the_script_started_are_stopped(helper: DoseHelper) ->
     assert doses.worker_pids(loop) == [worker.pid]
     assert doses.worker_pids(named(worker.pid, kind=THREAD)) == []
     assert doses.worker_pids(Loop("", "", 1)) == []
-    with doses.stopped_workers(helper, loop, 0.9).give(LIMIT_S, 0.01):
+    with doses.stopped_workers(helper, loop, share=0.9).give(LIMIT_S, 0.01):
         until(partial(is_stopped, worker.pid))
     assert not is_stopped(worker.pid)
     worker.communicate()
@@ -159,7 +159,7 @@ def test_workers_go_on_without_the_process_that_stops_them(helper: DoseHelper) -
     process = process_of(os.getpid())
     with (
         pytest.raises(OSError),  # noqa: PT011
-        doses.stopped_workers(helper, named(worker.pid), 0.9).give(LIMIT_S, 0.01),
+        doses.stopped_workers(helper, named(worker.pid), share=0.9).give(LIMIT_S, 0.01),
     ):
         process.kill()
         await_end(process.pid)
@@ -183,10 +183,10 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "allows 0.5 cores" in doses.busy_cores(without, 1).refusal
     before = signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
-        assert "SIGCHLD" in doses.stopped_workers(without, named(), 0.25).refusal
+        assert "SIGCHLD" in doses.stopped_workers(without, named(), share=0.25).refusal
     finally:
         signal.signal(signal.SIGCHLD, before)
-    assert "SIGCHLD" not in doses.stopped_workers(without, named(), 0.25).refusal
+    assert "SIGCHLD" not in doses.stopped_workers(without, named(), share=0.25).refusal
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     assert "no lock" in doses.held_lock(0.25).refusal
 
@@ -223,14 +223,14 @@ def test_a_delay_is_on_the_thread_of_the_loop(monkeypatch: pytest.MonkeyPatch) -
     other = log.add_loop("other", Loop("other", "session", threading.get_ident()))
     monkeypatch.setattr(doses.time, "sleep", delays.append)
     step = Step(0.0, 1.0, 0.0)
-    with doses.held_loop(log, loop, 0.5).give(LIMIT_S, 0.2):
+    with doses.held_loop(log, loop, share=0.5).give(LIMIT_S, 0.2):
         log.add_step(loop, step)
         log.add_step(other, step)
         thread = threading.Thread(target=log.add_step, args=(loop, step))
         thread.start()
         thread.join()
     log.add_step(loop, step)
-    with doses.held_loop(log, loop, 0.5).give(-1.0, 0.2):
+    with doses.held_loop(log, loop, share=0.5).give(-1.0, 0.2):
         log.add_step(loop, step)
     assert delays == [0.1]
     assert len(loop.steps) == 4

@@ -39,10 +39,10 @@ def test_the_interval_holds_the_truth_in_95_of_100_cases() -> None:
 def test_pairs_do_not_depend_on_the_unit(
     first: list[float], dosed: list[float], last: list[float]
 ) -> None:
-    pairs = pairs_of(first, dosed, last, first)
+    pairs = pairs_of((first, last), dosed, usual=first)
     assert len(pairs) == 2
-    hours = [[one * 3600 for one in block] for block in (first, dosed, last, first)]
-    assert pairs_of(*hours) == pytest.approx(pairs)
+    one, two, three = ([one * 3600 for one in block] for block in (first, dosed, last))
+    assert pairs_of((one, three), two, usual=one) == pytest.approx(pairs)
 
 
 @given(st.floats(0.5, 2.0), st.floats(-0.03, 0.03))
@@ -50,7 +50,7 @@ def test_a_drift_is_no_effect(ratio: float, drift: float) -> None:
     """A loop that gets slower from block to block, by equal ratios."""
     blocks = [[0.01 * (1 + drift) ** i] * 4 for i in range(4)]
     dosed = [one * ratio for one in blocks[1] + blocks[2]]
-    pairs = pairs_of(blocks[0], dosed, blocks[3], [0.01] * 20)
+    pairs = pairs_of((blocks[0], blocks[3]), dosed, usual=[0.01] * 20)
     effect, _ = effect_of(pairs * 2)
     assert effect == pytest.approx(ratio - 1)
 
@@ -58,12 +58,15 @@ def test_a_drift_is_no_effect(ratio: float, drift: float) -> None:
 @pytest.mark.parametrize("block", range(3))
 def test_a_pause_in_a_block(block: int) -> None:
     blocks = [[0.01] * 4, [0.012] * 8, [0.01] * 4]
-    assert pairs_of(*blocks, [0.01] * 50) != []
+    assert pairs_of((blocks[0], blocks[2]), blocks[1], usual=[0.01] * 50) != []
     blocks[block][2] = 0.5
-    assert pairs_of(*blocks, [0.01] * 50) == []
-    assert pairs_of(*blocks, [0.01, 0.01, 0.01, 0.5] * 10) != [], "steps are often so long"
+    assert pairs_of((blocks[0], blocks[2]), blocks[1], usual=[0.01] * 50) == []
+    assert pairs_of((blocks[0], blocks[2]), blocks[1], usual=[0.01, 0.01, 0.01, 0.5] * 10) != [], (
+        "steps are often so long"
+    )
 
 
 @pytest.mark.parametrize("lengths", [(1, 8, 4), (4, 3, 4), (4, 8, 1), (0, 0, 0)])
 def test_blocks_that_are_too_short(lengths: tuple[int, int, int]) -> None:
-    assert pairs_of(*([0.01] * length for length in lengths), []) == []
+    first, dosed, last = ([0.01] * length for length in lengths)
+    assert pairs_of((first, last), dosed, usual=[]) == []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fastfeed.diagnose.evidence import Intervention
 from fastfeed.diagnose.interventions import schedule
 from fastfeed.diagnose.interventions.doses import Dose
-from fastfeed.diagnose.interventions.schedule import MAX_COST, Interventions
+from fastfeed.diagnose.interventions.schedule import MAX_LOST, Interventions
 from fastfeed.steps.recorder import NEVER
 from fastfeed.steps.timeline import DOSED, Mark, Step
 from tests.diagnose.interventions.jobs import Job
@@ -23,9 +23,9 @@ def found_in(job: Job, *doses: Dose, end_s: float = 18.0) -> tuple[Intervention,
     """Return what is found in a job that gets these doses."""
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(schedule, "perf_counter", job.clock)
-        patches.setattr(schedule, "doses_for", lambda *_: list(doses))
+        patches.setattr(schedule, "doses_for", lambda *_, **__: list(doses))
         tried = Interventions(job.log)
-        tried.plan(0.0, end_s, job.loop)
+        tried.plan(0.0, end_s, loop=job.loop)
         tried.run(job.wait)
     return tried.results()
 
@@ -46,7 +46,7 @@ def test_the_effects_are_found(step_s: float) -> None:
         assert one.effect == pytest.approx(truth, abs=0.03)
         assert one.interval is not None and one.interval[0] - 0.02 < truth < one.interval[1] + 0.02
     assert cores.cost_s + lock.cost_s + none.cost_s == pytest.approx(job.lost_s, abs=0.15)
-    assert 0 < job.lost_s < MAX_COST * 18
+    assert 0 < job.lost_s < MAX_LOST * 18
 
 
 def test_batches_that_come_together_are_told_from_pauses() -> None:
@@ -89,7 +89,7 @@ def test_a_dose_that_costs_too_much_is_cut_short() -> None:
     job = Job(0.1)
     (one,) = found_in(job, job.dose("lock", 0.25, 19.0))
     assert one.effect is None and "5 %" in one.note
-    assert job.lost_s <= MAX_COST * 18 + 0.4
+    assert job.lost_s <= MAX_LOST * 18 + 0.4
 
 
 def test_a_script_that_ends_in_a_block() -> None:
@@ -178,7 +178,7 @@ def test_whatever_the_loop_does(
         assert any(mark.start_s <= begin_s and end_s <= mark.end_s for mark in marks)
         assert end_s <= 18.0 or end_s <= over_s + 1
     longest_s = max((step.end_s - step.begin_s for step in job.loop.steps), default=0.0)
-    assert job.lost_s <= MAX_COST * 18 + 3 * longest_s + 0.1
+    assert job.lost_s <= MAX_LOST * 18 + 3 * longest_s + 0.1
 
 
 def test_a_loop_without_steps() -> None:

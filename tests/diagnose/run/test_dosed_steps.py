@@ -17,7 +17,7 @@ from tests.diagnose.observing import observed
 
 LOOP = """
 import time, fastfeed
-for _ in fastfeed.watch(range(250)): time.sleep(0.01)
+for _ in fastfeed.watch(range(3000)): time.sleep(0.002)
 """
 
 
@@ -65,7 +65,7 @@ def test_the_ledger_is_that_of_the_other_steps(slower: float) -> None:
 
 @pytest.mark.parametrize("experiments", [True, False])
 def test_only_with_experiments(experiments: bool) -> None:
-    plan = WatchPlan(2.0, 0.2, experiments=experiments)
+    plan = WatchPlan(5.0, 0.2, experiments=experiments)
     *_, said = observed("-c", LOOP, plan=plan)
     assert ("experiment" in said[-1]["marks"]) == experiments
     assert said[-1]["missing"] == []

@@ -26,7 +26,7 @@ BLOCK_STEPS, BLOCK_S = 4, 0.03  # at least: several slices of a dose
 SETTLED_STEPS = 8  # after which nothing of a block, a burst or a pause still shows
 MIN_ROUNDS, MAX_ROUNDS = min(T_OF_PAIRS) // 2, max(T_OF_PAIRS) // 2
 UNSURE = 0.1  # an interval about no effect that is wider than twice this tells nothing
-OVERDUE_S = 1.0  # a burst that was due so long ago waits for what may never come
+OVERDUE_STEPS = 8  # after which a burst that was due waits for what may never come
 IDLE_S, BUSY_S = 0.1, 0.005  # between two looks at the loop: at most, and at least
 SEEN_STEPS, SEEN_MARKS = 100, 500  # latest ones that tell what the loop does now
 NOT_STEPS = ("evaluation", "checkpoint", "experiment", UNOBSERVED)  # marks of what no step does
@@ -72,11 +72,12 @@ class DoseSeries:
 
 def doses_for(log: HookLog, loop: Loop, *, helper: DoseHelper) -> list[Dose]:
     """Return the doses whose effect matters for this loop, the most useful first."""
-    found = [doses.busy_cores(helper, 1), doses.held_lock(SHARE)]
-    if doses.worker_pids(loop):
-        found.append(doses.stopped_workers(helper, loop, share=SHARE))
+    found = []
     if loop.waits in ("hidden", "modelled"):
         found += [doses.held_loop(log, loop, share=share) for share in DELAYS]
+    found += [doses.busy_cores(helper, 1), doses.held_lock(SHARE)]
+    if doses.worker_pids(loop):
+        found.append(doses.stopped_workers(helper, loop, share=SHARE))
     more = sorted({cores() // 2, cores()} - {0, 1})
     return found + [doses.busy_cores(helper, count) for count in more]
 
@@ -139,11 +140,12 @@ class Interventions:
         """Make a round if there is room for one before the next burst, and before the end."""
         now_s, period_s = perf_counter(), max(1e-6, fmean(usual))
         count = self._group * ceil(max(BLOCK_STEPS, BLOCK_S / period_s) / self._group)
-        round_s = (7 * count + 3 * self._settled_steps + 4) * period_s  # if twice as slow
+        round_s = (7 * count + 3 * self._settled_steps) * period_s  # if its dose makes it slow
         turns = [one for one in self._useful() if one.rounds < MAX_ROUNDS and self._left_s > 0]
-        # Only the first ones, if the time is not enough for all.
-        turns = turns[: int(1 + (self._end_s - now_s) / round_s / MIN_ROUNDS)]
-        if turns and self._log.due_s < now_s - OVERDUE_S:
+        # If the time is not enough for all: those that were begun, and then the first ones.
+        turns.sort(key=lambda one: one.is_known or not one.rounds)
+        turns = turns[: max(1, int((self._end_s - now_s) / round_s / (MIN_ROUNDS + 1)))]
+        if turns and self._log.due_s < now_s - OVERDUE_STEPS * period_s:
             self._log.schedule_burst(now_s + round_s)
         if turns and now_s + round_s <= min(self._log.due_s, self._end_s):
             one = min(turns, key=lambda one: (one.rounds, self._random.random()))

@@ -238,8 +238,9 @@ class Launch:
         return bool(self._guard(lambda: self._observer.only_takes(loop), MEASURING))
 
     def _measure(self, phase: Phase) -> None:
-        if self.log.experiments is not None and phase == Phase.MEASURING:
-            self._plan_experiments(self.log.experiments)
+        bursts = self.log.experiments
+        if bursts is not None and phase == Phase.MEASURING:
+            self._guard(lambda: self._plan_experiments(bursts), MEASURING)
         self._guard(lambda: self._observer.measure(self._lifecycle.start_s), MEASURING)
 
     def _plan_experiments(self, bursts: BurstSchedule) -> None:

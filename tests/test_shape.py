@@ -43,7 +43,7 @@ FLOORS = (
     ("testing", "diagnose.evidence"),
     ("diagnose.diagnosis", "diagnose.evidence_file"),
     ("diagnose.hooks", "diagnose.sample", "diagnose.judge", "diagnose.anonymous"),
-    ("diagnose.report",),
+    ("diagnose.report", "diagnose.interventions"),
     ("diagnose.run",),
     ("benchmark",),
     ("plan",),

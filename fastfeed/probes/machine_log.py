@@ -3,6 +3,7 @@ native libraries."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -104,11 +105,15 @@ def noisy(
 
 def cores() -> int:
     """Return the cores that this process may use, by its affinity and its control group's quota."""
-    count = usable_cores()
+    count, allowed = usable_cores(), quota()
+    return count if allowed is None else max(1, min(count, math.ceil(allowed)))
+
+
+def quota() -> float | None:
+    """Return the cores that the control group allows; None without a limit."""
     words = procfs.text_of("/sys/fs/cgroup/cpu.max").split()
-    if len(words) == 2 and words[0].isdigit():
-        return max(1, min(count, -(-int(words[0]) // int(words[1]))))
-    return count
+    limited = len(words) == 2 and words[0].isdigit()
+    return int(words[0]) / int(words[1]) if limited else None
 
 
 def pools_of(modules: Mapping[str, ModuleType | Any]) -> dict[str, int]:

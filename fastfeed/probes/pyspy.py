@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fastfeed.probes.beside import start_beside
 from fastfeed.probes.places import Place, Places, without_start
 from fastfeed.probes.procfs import kernel_number
 
@@ -105,23 +106,14 @@ class PySpy:
     def _start(self) -> None:
         inner, self._to = os.pipe()
         self._from, outer = os.pipe()
-        try:
-            helper = str(Path(__file__).with_name("pyspy_helper.py"))
-            command = [sys.executable, "-I", "-S", helper, str(os.getpid()), str(MAX_CORE_SHARE)]
-            subprocess.run(
-                command,
-                stdin=inner,
-                stdout=outer,
-                stderr=subprocess.DEVNULL,
-                check=True,
-                timeout=30,
-            )
+        helper = Path(__file__).with_name("pyspy_helper.py")
+        started = start_beside(helper, str(MAX_CORE_SHARE), stdin=inner, stdout=outer)
+        os.close(inner)
+        os.close(outer)
+        if started:
             os.set_blocking(self._from, False)
-        except (OSError, subprocess.SubprocessError):
+        else:
             self.stop()
-        finally:
-            os.close(inner)
-            os.close(outer)
 
     def begin(self) -> None:
         """Drop earlier samples."""

@@ -14,6 +14,8 @@ from fastfeed.core.status import ProducerStatus
 
 # Kinds of marks: the time that observation added to an iteration, and an end of observation.
 OBSERVING, UNOBSERVED = "observing", "unobserved"
+# the label of an experiment whose steps were slower for a purpose, and do not count
+DOSED = "dosed"
 # kinds that describe producers or the observation itself, not events of the loop
 NOT_LOOP_EVENTS = ("batch", OBSERVING, UNOBSERVED)
 # the note of a loop whose batches need no producer

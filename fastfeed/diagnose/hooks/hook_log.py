@@ -56,6 +56,7 @@ class HookLog(StepLog):
         # hold the interpreter lock, or take the cores.
         self.contended: Callable[[], int] = lambda: 0
         self._failed: set[str] = set()
+        self._hold: Callable[[Loop], None] | None = None
 
     def failed(self, what: str, error: BaseException | str) -> None:
         """Report that a hook failed, once for each `what`; the script is not affected."""
@@ -112,6 +113,13 @@ class HookLog(StepLog):
     def add_step(self, loop: Loop, step: Step, *, waits: str | None = None) -> None:
         """Record a step. `waits` says how its wait was found, if that may have changed."""
         loop.add(step, max_steps=self.max_steps, waits=waits)
+        hold = self._hold
+        if hold is not None:
+            hold(loop)
+
+    def hold_loop(self, hold: Callable[[Loop], None] | None) -> None:
+        """Call `hold` with each loop after a step, on the thread that made it; None: no more."""
+        self._hold = hold
 
     def burst_is_due(self, loop: Loop | None, *, min_steps: int = 0) -> bool:
         """Return True if a burst of this loop is due that has at least `min_steps` steps."""

@@ -6,6 +6,8 @@ import functools
 import weakref
 from typing import Any
 
+from fastfeed.core.stats import StageRow
+from fastfeed.core.status import MAKING, PROCESS, ProducerStatus
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import CallTimer, Undo, patch, recorder_of, undo_all
 from fastfeed.steps.recorder import BatchSource, StepRecorder
@@ -43,9 +45,22 @@ def _recorder(iterator: Any, log: HookLog) -> StepRecorder:
         id(iterator._dataset),
         reuses_memory=not workers,  # a worker process delivers new memory
         idle=functools.partial(_is_idle, weakref.ref(iterator)),
+        producers=functools.partial(_workers, weakref.ref(iterator)) if workers else None,
     )
     name = f"DataLoader(num_workers={workers})"
     return StepRecorder(log, "torch", name=name, buffer=buffer, source=source)
+
+
+def _workers(ref: weakref.ref[Any]) -> list[ProducerStatus]:
+    """Return the worker processes of an iterator."""
+    try:
+        pids = [worker.pid for worker in getattr(ref(), "_workers", ())]
+    except Exception:  # another version, for which they are unknown
+        return []
+    return [
+        ProducerStatus(*(PROCESS, MAKING, number, pid, pid, number, -1, -1, StageRow(), ""))
+        for number, pid in enumerate(pids)
+    ]
 
 
 def _is_idle(ref: weakref.ref[Any]) -> bool:

@@ -88,6 +88,7 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "children": [vars(one) for one in seen.children],
             "figures": figures and _figures(figures),
             "ceiling": diagnosis.ceiling and vars(diagnosis.ceiling),
+            "interventions": [vars(one) for one in seen.interventions],
             "watched": _watched(seen),
             "loop": _loop(seen),
             "parts": [

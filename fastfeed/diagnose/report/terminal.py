@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Figures, Recommendation
 from fastfeed.diagnose.report import words
+from fastfeed.diagnose.report.intervention_words import lines_of
 from fastfeed.diagnose.report.process_activity import activity, training_children
 from fastfeed.diagnose.report.words import (
     duration,
@@ -49,6 +50,7 @@ def render(diagnosis: Diagnosis) -> RenderableType:
         _time(diagnosis),
         _causes(diagnosis),
         _advice(diagnosis),
+        _interventions(diagnosis),
         _foot(diagnosis),
     ]
     spaced = [piece for block in blocks if block is not None for piece in (Text(), block)]
@@ -225,6 +227,16 @@ def _recommendation(one: Recommendation) -> Iterator[Text]:
         yield Text(clean(one.why), style="dim")
     if one.code:
         yield Text(clean(f"{one.where}  {one.code}" if one.where else one.code), style="cyan")
+
+
+def _interventions(diagnosis: Diagnosis) -> RenderableType | None:
+    lines = lines_of(diagnosis.evidence.interventions)
+    if not lines:
+        return None
+    cost_s = sum(one.cost_s for one in diagnosis.evidence.interventions)
+    title = Text("What was tried in the running job", style="bold")
+    title.append(f"  it took {duration(cost_s)} in all", style="not bold")
+    return Group(title, *(_item("    •", Text(clean(line))) for line in lines))
 
 
 def _foot(diagnosis: Diagnosis) -> RenderableType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -22,7 +22,7 @@ from fastfeed.diagnose.sample.sampler import LineRole, Sampler
 from fastfeed.diagnose.sample.slices import INPUT_KIND, STEP
 from fastfeed.probes.lock import CONTENDED_S
 from fastfeed.probes.machine_log import Machine, pools_of
-from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
+from fastfeed.steps.timeline import DOSED, Loop, Mark, Step, Timeline
 
 LOOP_SEARCH_S = 1.0
 LATEST_STEPS = 100  # that tell what a loop does now
@@ -136,11 +136,17 @@ class EvidenceCollector:
         marks = [mark for mark in request.timeline.marks if mark.label not in _acting(parts)]
         for one in evaluations:
             marks += [Mark("evaluation", s.begin_s, s.end_s, one.name) for s in list(one.steps)]
+        machine, wall_s = sampler.machine(), max(1e-9, request.end_s - request.start_s)
+        others = max(0.0, machine.other_cpu - request.dosed_cpu_s / wall_s)
+        seen = _with_notes(loop, parts, trims=request.timeline.trims)
+        if seen is not None:
+            marks = aligned(marks, seen.steps)
+            seen = replace(seen, steps=without_dosed(seen.steps, marks))
         return Evidence(
-            loop=_with_notes(loop, parts, trims=request.timeline.trims),
+            loop=seen,
             marks=tuple(sorted(marks, key=lambda mark: mark.start_s)),
             tasks=tasks,
-            machine=sampler.machine(),
+            machine=replace(machine, other_cpu=others),
             start_s=request.start_s,
             end_s=request.end_s,
             parts=parts,
@@ -151,10 +157,11 @@ class EvidenceCollector:
             overhead_s=sampler.overhead_s,
             first_batch_s=first.begin_s + first.wait_s - request.begin_s if first else None,
             warmup_s=request.warmup_s,
-            beside=steps_beside(calls, start_s=request.start_s),
+            beside=tuple(without_dosed(steps_beside(calls, start_s=request.start_s), marks)),
             threads=max(1, sum(task.role == PRODUCER for task in tasks)),
             waiting_now_s=request.waiting_now_s,
             hint=sampler.mark_hint() if loop is None or len(loop.steps) < MIN_STEPS else None,
+            interventions=request.interventions,
         )
 
     def _untracked(self) -> list[str]:
@@ -174,6 +181,31 @@ def _with_notes(loop: Loop | None, parts: tuple[LoopPart, ...], *, trims: bool) 
         loop = replace(loop, waits="hidden", note=WHOLE_EPOCHS_NOTE)
     note = "; ".join(filter(None, (loop.note, loop.status() if loop.status is not None else "")))
     return replace(loop, note=note, status=None, producers=None, trims=trims)
+
+
+def aligned(marks: Iterable[Mark], steps: Sequence[Step]) -> list[Mark]:
+    """Return the marks. Those of doses reach from the begin of the first step that they touch to
+    that of the first one that they do not."""
+    found = []
+    for mark in marks:
+        touched = [
+            i
+            for i, step in enumerate(steps if mark.label == DOSED else ())
+            if step.end_s > mark.start_s and step.begin_s < mark.end_s
+        ]
+        if touched:
+            start_s = min(mark.start_s, steps[touched[0]].begin_s)
+            after = [step.begin_s for step in steps[touched[-1] + 1 :][:1]]
+            found.append(mark._replace(start_s=start_s, end_s=max([mark.end_s, *after])))
+        else:
+            found.append(mark)
+    return found
+
+
+def without_dosed(steps: Iterable[Step], marks: Iterable[Mark]) -> list[Step]:
+    """Return the steps that lie in no mark of a dose."""
+    spans = [(mark.start_s, mark.end_s) for mark in marks if mark.label == DOSED]
+    return [step for step in steps if not any(a <= step.begin_s < b for a, b in spans)]
 
 
 def _acting(parts: Iterable[LoopPart]) -> set[str]:

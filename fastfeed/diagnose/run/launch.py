@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.experiments import Experiments
-from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.hook_log import BurstSchedule, HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
+from fastfeed.diagnose.interventions.schedule import Interventions
 from fastfeed.diagnose.run.endings import flush_output, prepare_hard_exit, run_exit_handlers
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan, is_importing
@@ -34,6 +35,7 @@ from fastfeed.steps.timeline import Loop, Timeline
 END_POLL_S = 0.1
 WATCHDOG_S = 0.5
 SCRIPT_STOP_S = 5.0  # for a script that was asked to stop
+BLOCK_STOP_S = 2.0  # for a block of interventions that is to end
 REPORT_WAIT_S = 30.0  # most that the end of the script waits for a report in progress
 WITH_CHILDREN = (
     ReportReason.END,
@@ -95,6 +97,10 @@ class Launch:
         self._lifecycle = Lifecycle(plan, self.log, begin_s=self._begin_s, thread=self._thread)
         self._watchdog = Watchdog(self.log, self._thread, dead_s=plan.dead_s)
         self._observing = HiddenThread(self.log, self._observe, name="observing the script")
+        self._interventions = Interventions(self.log)
+        self._intervening = HiddenThread(
+            self.log, lambda: self._interventions.run(self._intervening.pause), name="interventions"
+        )
         self._children = TrainingChildren(plan, self.log, thread=self._thread)
         self._told_unseen = False
         self._reporting = threading.RLock()
@@ -146,6 +152,8 @@ class Launch:
     def close(self) -> None:
         """Undo all patches, for a process that continues."""
         self.log.stop()
+        self._intervening.stop(join_s=BLOCK_STOP_S)
+        self._interventions.helper.close()
         self._observing.stop(join_s=SCRIPT_STOP_S)
         self._imports.undo()
         self._children.stop()
@@ -161,6 +169,8 @@ class Launch:
             )
         if self._plan.experiments:
             self.log.experiments = Experiments(self.log)
+            if rank_of() is None:  # ranks share their machine, and wait for each other
+                self._interventions.helper.start()
         atexit.register(self.at_exit)
         self._undo += [
             record_thread_deaths(self.log),
@@ -228,9 +238,18 @@ class Launch:
         return bool(self._guard(lambda: self._observer.only_takes(loop), MEASURING))
 
     def _measure(self, phase: Phase) -> None:
-        if self.log.experiments is not None and phase == Phase.MEASURING:
-            self.log.experiments.plan(self._lifecycle.start_s, self._lifecycle.end_s)
+        bursts = self.log.experiments
+        if bursts is not None and phase == Phase.MEASURING:
+            self._guard(lambda: self._plan_experiments(bursts), MEASURING)
         self._guard(lambda: self._observer.measure(self._lifecycle.start_s), MEASURING)
+
+    def _plan_experiments(self, bursts: BurstSchedule) -> None:
+        life = self._lifecycle
+        bursts.plan(life.start_s, life.end_s)
+        if life.loop is not None and rank_of() is None:
+            self._interventions.plan(life.start_s, life.end_s, loop=life.loop)
+            if not self._intervening.ident:
+                self._intervening.start()
 
     def _report_unseen(self) -> None:
         """Report what the script did; if it goes on and children do not train, observe it on."""
@@ -242,6 +261,8 @@ class Launch:
 
     def _report_and_finish(self, reason: ReportReason) -> None:
         """Report and stop observing; without a loop and a report, continue to observe."""
+        if reason != ReportReason.STEPLESS:
+            self._intervening.stop(join_s=BLOCK_STOP_S)
         request = self._request(reason)  # it records deaths, while the log is active
         if reason != ReportReason.STEPLESS or self._report(request):
             told = self._told_unseen and not (request.loop or request.children or request.died)
@@ -250,6 +271,7 @@ class Launch:
     def _finish(self, request: ReportRequest | None) -> None:
         self._lifecycle.finish()
         self._imports.stop()
+        self._interventions.helper.close()
         self.log.stop()
         if request is not None:
             self._report(request)
@@ -295,6 +317,8 @@ class Launch:
             waiting_now_s=waits_s,
             rank=rank_of(),
             children=self._children.collect() if steps_elsewhere else (),
+            interventions=self._interventions.results(),
+            dosed_cpu_s=self._interventions.helper.cpu_s,
         )
 
     def _deaths(self, reason: ReportReason) -> tuple[DeadProducer, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from fastfeed.diagnose.evidence import DeadProducer
+from fastfeed.diagnose.evidence import DeadProducer, Intervention
 from fastfeed.diagnose.evidence_file import Recording
 from fastfeed.steps.timeline import Loop, Timeline
 
@@ -46,3 +46,5 @@ class ReportRequest:
     rank: int | None = None  # RANK of torchrun, if there are several
     final: bool = True
     children: tuple[Recording, ...] = ()
+    interventions: tuple[Intervention, ...] = ()
+    dosed_cpu_s: float = 0.0  # CPU seconds that interventions have taken in other processes

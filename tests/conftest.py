@@ -150,13 +150,3 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     left = left_behind(before)
     assert not left, f"left behind by {request.node.name}: {', '.join(left)}"
-
-
-@pytest.fixture
-def untraced() -> Iterator[None]:
-    """Remove this thread's trace function for a test, and check that the test left none."""
-    before = sys.gettrace()
-    sys.settrace(None)
-    yield
-    assert sys.gettrace() is None, "a trace function was left"
-    sys.settrace(before)

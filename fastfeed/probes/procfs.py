@@ -259,6 +259,22 @@ def target_of(pid: int | str, fd: int) -> str:
     return kind if kind in ("pipe", "socket") else "file" if name.startswith("/") else ""
 
 
+def has_internet_sockets(pid: int) -> bool:
+    """Return True if a process has sockets of TCP or UDP, or if that is unknown."""
+    tables = (text_of(f"/proc/{pid}/net/{name}") for name in ("tcp", "tcp6", "udp", "udp6"))
+    rows = (line.split() for table in tables for line in table.splitlines()[1:])
+    inodes = {f"socket:[{row[9]}]" for row in rows if len(row) > 9}
+    try:
+        fds = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return True
+    for fd in fds:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(f"/proc/{pid}/fd/{fd}") in inodes:
+                return True
+    return False
+
+
 def tid_of(ident: int) -> int:
     """Return the kernel's number of a thread that has Python frames now; 0 if unknown.
 

@@ -97,9 +97,10 @@ class StepLog:
 class StepRecorder:
     """Records one iteration of a loop over its batches: the iterator asks `take` for each batch.
 
-    A loop is identified by its kind and the user's line that asks first, so that every epoch is
-    recorded into the same loop. An iteration that runs inside one step of another loop, or between
-    two of its iterations, becomes a mark "evaluation".
+    A loop is identified by its kind, the user's line that asks first, and the functions of
+    libraries between them, so that every epoch is recorded into the same loop. An iteration that
+    runs inside one step of another loop, or between two of its iterations, becomes a mark
+    "evaluation".
     """
 
     def __init__(
@@ -272,7 +273,8 @@ class StepRecorder:
     def _begin(self, now: float, *, thread: int, frame: Any) -> None:
         """Begin the iteration when its first batch is requested."""
         log, loop, where = self.log, self.loop, site_of(frame)
-        self._key, self._first_s, self.count = (loop.kind, where), now, 0
+        self._key = (loop.kind, where, *_library_callers(frame))
+        self._first_s, self.count = now, 0
         recorders = log.recorders.setdefault(thread, [])
         for ref in list(recorders):
             other = ref()
@@ -357,6 +359,17 @@ def site_of(frame: Any) -> str:
 def text_at(frame: Any) -> str:
     """Return the source of that line; "" if it is unknown."""
     return linecache.getline(*_nearest(frame)).strip()
+
+
+def _library_callers(frame: Any) -> tuple[Any, ...]:
+    """Return the code between a frame and the user's line: a library that trains and evaluates in
+    one call of the user's does so in different functions."""
+    found, at = [], frame
+    while at is not None and not is_users_code(at.f_code):
+        if not is_own(at.f_code.co_filename):
+            found.append(at.f_code)
+        at = at.f_back
+    return tuple(found)
 
 
 def _nearest(frame: Any) -> tuple[str, int]:

@@ -7,7 +7,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.experiments import Experiments
+from fastfeed.diagnose.hooks.hook_log import BurstInput, HookLog
 from fastfeed.steps.timeline import Loop, Timeline
 
 
@@ -27,28 +28,34 @@ class Clock:
         self.now += seconds
 
 
-class Every:
-    """Experiments: a burst at each `n`-th step."""
+class Every(Experiments):
+    """Experiments: a burst at each `n`-th step of hooks that make their own."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, log: HookLog, n: int) -> None:
+        super().__init__(log)
         self.n, self.asked, self.bursts = n, 0, 0
 
     def is_due(self, loop: Loop) -> bool:
         self.asked += 1
         return self.asked % self.n == 0
 
-    def end_burst(self, seconds: float) -> None:
-        self.bursts += 1
+    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
+        self.bursts += planned
+        super().burst(source, planned=False)
+
+    def await_full(self, source: BurstInput, *, until_s: float) -> None:
+        """Do not wait: what is there is there."""
 
     def run(self, steps: Any, get: Any) -> None:
         """Run loops without experiments of the hooks."""
 
 
 @contextlib.contextmanager
-def watched(module: str, *hooks: str, experiments: Any = None) -> Iterator[HookLog]:
+def watched(module: str, *hooks: str, every: int = 0) -> Iterator[HookLog]:
     """The hooks of a module are in place; afterwards nothing may have failed in them."""
     log = HookLog(Timeline())
-    log.experiments = experiments
+    if every:
+        log.experiments, log.due_s = Every(log, every), 0.0
     found = importlib.import_module(module)
     undos = [
         importlib.import_module(f"fastfeed.diagnose.hooks.{hook}").install(found, log)

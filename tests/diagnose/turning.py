@@ -35,23 +35,14 @@ def stop_at(turning: Callable[[], IterationTracker], count: int, at: int) -> Non
 
 
 def turns_of(
-    function: Any, waits: dict[int, float] | None = None, slowed: dict[int, float] | None = None
+    function: Any, waits: dict[int, float] | None = None
 ) -> tuple[IterationTracker, Loop, Timeline]:
+    """Return a tracker of a function's loop; `waits`: by offset of a line, its share of input."""
     lines, first = inspect.getsourcelines(function)
     head = next(i for i, line in enumerate(lines) if "# the loop" in line)
     last = max(i for i, line in enumerate(lines) if line.startswith("        "))
     timeline, loop = Timeline(), Loop("loop", "sampled", 0)
     code: CodeType = function.__code__
     shares = {first + offset: share for offset, share in (waits or {}).items()}
-    slower = {first + offset: times for offset, times in (slowed or {}).items()}
-    found = IterationTracker(
-        timeline, loop, lines=LoopLines(code, range(first + head, first + last + 1), shares, slower)
-    )
-    return found, loop, timeline
-
-
-def settled(found: IterationTracker) -> None:
-    """Pending calls are made between instructions."""
-    for _ in range(1000):
-        work(3)
-    assert not found.given_up
+    numbers = range(first + head, first + last + 1)
+    return IterationTracker(timeline, loop, lines=LoopLines(code, numbers, shares)), loop, timeline

@@ -1,5 +1,5 @@
-"""Experiments that measure the ceiling: a few steps of the running job get batches that were taken
-ahead, in their order."""
+"""Bursts, which measure the ceiling: a few steps of the running job get batches that are there
+already, in their order."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from time import perf_counter
 from typing import Any
 
 from fastfeed.diagnose.hooks.copies import NotCopyable, addresses, copied, nbytes_of
-from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.hook_log import BurstInput, HookLog
 from fastfeed.steps.recorder import NEVER, PrefetchedBatch, StepRecorder
 from fastfeed.steps.timeline import Loop, Mark
 
 BURSTS = 3  # number of bursts in the measured time
 MAX_TIME_SHARE = 0.2  # of the measured time, for all bursts
 MAX_FILL_SHARE = 0.6  # of the time of a burst, for taking its batches
+UNPLANNED_BURST_S = 2.0  # longest burst before the measured time
 MAX_BATCHES = 8  # batches that are taken ahead in a burst
 MAX_NBYTES = 1 << 28  # bytes of batches that are taken ahead in a burst
 MIN_STARVATION = 0.03  # a loop that waits for a smaller share of its time has nothing to measure
@@ -43,7 +44,7 @@ class Experiments:
     def __init__(self, log: HookLog) -> None:
         self._log = log
         self._due: list[float] = []
-        self._max_burst_s = 0.0
+        self._max_burst_s = UNPLANNED_BURST_S
         self._loop: Loop | None = None  # loop of the next burst
         self._guarded_steps = 0
         self._refused: set[int] = set()  # ids of loops
@@ -59,18 +60,45 @@ class Experiments:
         self._schedule_next()
 
     def is_due(self, loop: Loop) -> bool:
-        """Return True if a burst of this loop is due.
-
-        For hooks that take batches ahead themselves; they call `end_burst` afterwards.
-        """
+        """Return True if a burst of this loop is due."""
         return perf_counter() >= self._log.due_s and self._chosen_loop() is loop
 
-    def end_burst(self, seconds: float) -> None:
-        """Record the end of a burst that took `seconds`; one that took too long is the last."""
-        self._bursts += 1
-        if seconds > self._max_burst_s:
+    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
+        """Take batches ahead, and wait until the producers have filled their buffer again.
+
+        The steps that follow then have their batches and the machine. A burst that takes too long
+        is the last one. One that is not `planned` comes in addition.
+        """
+        if planned:
+            self._schedule_next()
+            self._bursts += 1
+        begin_s = perf_counter()
+        cuda = _cuda()
+        if cuda is not None:
+            cuda.synchronize()
+        until_s = begin_s + MAX_FILL_SHARE * self._max_burst_s
+        count = 0
+        try:
+            while count < MAX_BATCHES and perf_counter() < until_s and source.take():
+                count += 1
+            self.await_full(source, until_s=begin_s + self._max_burst_s)
+        finally:
+            end_s = perf_counter()
+            self._log.add_mark(Mark("experiment", begin_s, end_s))
+        if planned and end_s - begin_s > 2 * self._max_burst_s:
             self._due.clear()
-        self._schedule_next()
+            self._schedule_next()
+
+    def await_full(self, source: BurstInput, *, until_s: float) -> None:
+        """Wait until the producers have filled their buffer."""
+        begin_s = perf_counter()
+        while (now_s := perf_counter()) < until_s:
+            full = source.is_full()
+            if full or now_s - begin_s >= (
+                UNKNOWN_IDLE_WAIT_S if full is None else MAX_IDLE_WAIT_S
+            ):
+                return
+            time.sleep(IDLE_POLL_S)
 
     def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
         """Fill `steps.ahead`, if that is worthwhile.
@@ -86,9 +114,23 @@ class Experiments:
             self._guarded_steps += 1
             self._guard(steps, get)
         else:
-            self._schedule_next()
-            self._bursts += 1
-            self._burst(steps, get)
+            self.burst(RecordedInput(self, steps, get=get))
+            cuda = _cuda()
+            if cuda is not None:
+                steps.even_out(cuda.synchronize)
+
+    def refuse(self, loop: Loop, why: str) -> None:
+        """Make no burst of a loop any more."""
+        self._refused.add(id(loop))
+        self._log.missing.append(f"no experiment: {why}")
+
+    def copied(self, steps: StepRecorder, prefetched: PrefetchedBatch) -> PrefetchedBatch | None:
+        """Return a copy, or None if there cannot be one, which refuses the loop."""
+        try:
+            return prefetched._replace(item=copied(prefetched.item))
+        except NotCopyable as error:
+            self.refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
+            return None
 
     def _schedule_next(self) -> None:
         self._loop, self._guarded_steps = None, 0
@@ -123,18 +165,6 @@ class Experiments:
             elsewhere = elsewhere or threading.get_ident() in self._log.elsewhere
         return elsewhere or _cuda() is not None
 
-    def _refuse(self, loop: Loop, why: str) -> None:
-        self._refused.add(id(loop))
-        self._log.missing.append(f"no experiment: {why}")
-
-    def _copied(self, steps: StepRecorder, prefetched: PrefetchedBatch) -> PrefetchedBatch | None:
-        """Return a copy, or None if there cannot be one, which refuses the loop."""
-        try:
-            return prefetched._replace(item=copied(prefetched.item))
-        except NotCopyable as error:
-            self._refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
-            return None
-
     def _guard(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
         """Make an ordinary step, and refuse the loop if its batches must not be taken ahead.
 
@@ -143,56 +173,54 @@ class Experiments:
         before = randomness()
         prefetched = steps.prefetch(get, free=False)
         if randomness() != before:
-            self._refuse(steps.loop, RANDOM_INPUT)
+            self.refuse(steps.loop, RANDOM_INPUT)
         elif steps.source.reuses_memory and prefetched.error is None:
-            self._copied(steps, prefetched)
-
-    def _burst(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
-        begin_s = perf_counter()
-        try:
-            cuda = _cuda()
-            if cuda is not None:
-                cuda.synchronize()
-            self._fill(steps, get, until_s=begin_s + MAX_FILL_SHARE * self._max_burst_s)
-            if steps.ahead[-1].error is None:
-                _await_idle(steps, until_s=begin_s + self._max_burst_s)
-            if cuda is not None:
-                steps.even_out(cuda.synchronize)
-        finally:
-            self._log.add_mark(Mark("experiment", begin_s, perf_counter()))
-
-    def _fill(self, steps: StepRecorder, get: Callable[[], Any], *, until_s: float) -> None:
-        buffer = steps.loop.buffer
-        most = max(2, min(MAX_BATCHES, buffer)) if buffer else MAX_BATCHES
-        before, nbytes = randomness(), 0
-        copies: list[tuple[set[int], PrefetchedBatch]] = []  # with the addresses of the originals
-        while len(steps.ahead) < most and perf_counter() < until_s and nbytes < MAX_NBYTES:
-            prefetched = steps.prefetch(get)
-            if prefetched.error is not None:
-                break
-            if randomness() != before:
-                self._refuse(steps.loop, RANDOM_INPUT)
-                break
-            if not steps.source.reuses_memory:
-                continue
-            copy = self._copied(steps, prefetched)
-            if copy is None:
-                break
-            new = addresses(prefetched.item)
-            for i, (old, earlier) in enumerate(copies):
-                if new & old:  # overwritten by now: it is delivered as it was
-                    steps.ahead[i] = earlier
-            copies.append((new, copy))
-            nbytes += nbytes_of(prefetched.item)
+            self.copied(steps, prefetched)
 
 
-def _await_idle(steps: StepRecorder, *, until_s: float) -> None:
-    """Wait until the producers have filled their buffer: the free steps then have the machine."""
-    idle = steps.source.idle
-    longest_s = UNKNOWN_IDLE_WAIT_S if idle is None else MAX_IDLE_WAIT_S
-    until_s = min(until_s, perf_counter() + longest_s)
-    while perf_counter() < until_s and not (idle is not None and idle()):
-        time.sleep(IDLE_POLL_S)
+class RecordedInput:
+    """The iterator behind a StepRecorder, for one burst: batches go into `steps.ahead`."""
+
+    def __init__(
+        self, experiments: Experiments, steps: StepRecorder, *, get: Callable[[], Any]
+    ) -> None:
+        self._experiments = experiments
+        self._steps = steps
+        self._get = get
+        self._randomness = randomness()
+        self._nbytes = 0
+        # with the addresses of the originals
+        self._copies: list[tuple[set[int], PrefetchedBatch]] = []
+
+    def take(self) -> bool:
+        """Take the next batch, or the error in its place, ahead."""
+        steps = self._steps
+        prefetched = steps.prefetch(self._get)
+        if prefetched.error is not None:
+            return False
+        if randomness() != self._randomness:
+            self._experiments.refuse(steps.loop, RANDOM_INPUT)
+            return False
+        if not steps.source.reuses_memory:
+            return True
+        copy = self._experiments.copied(steps, prefetched)
+        if copy is None:
+            return False
+        new = addresses(prefetched.item)
+        for i, (old, earlier) in enumerate(self._copies):
+            if new & old:  # overwritten by now: it is delivered as it was
+                steps.ahead[i] = earlier
+        self._copies.append((new, copy))
+        self._nbytes += nbytes_of(prefetched.item)
+        return self._nbytes < MAX_NBYTES
+
+    def is_full(self) -> bool | None:
+        """Return True if the producers are idle, or the data have ended."""
+        ahead = self._steps.ahead
+        if not ahead or ahead[-1].error is not None:
+            return True
+        idle = self._steps.source.idle
+        return None if idle is None else idle()
 
 
 def randomness() -> list[Any]:

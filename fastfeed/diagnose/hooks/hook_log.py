@@ -16,6 +16,16 @@ from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 MAX_LOOPS = 256
 
 
+class BurstInput(Protocol):
+    """The input of a loop, as a burst sees it."""
+
+    def take(self) -> bool:
+        """Take the next batch ahead; return False if no more can be taken."""
+
+    def is_full(self) -> bool | None:
+        """Return True if the producers have nothing to do, None if that is unknown."""
+
+
 class BurstSchedule(Protocol):
     """Schedule of the bursts of steps whose batches are taken ahead; see `Experiments`."""
 
@@ -25,8 +35,8 @@ class BurstSchedule(Protocol):
     def is_due(self, loop: Loop) -> bool:
         """Return True if a burst of this loop is due."""
 
-    def end_burst(self, seconds: float) -> None:
-        """Record the end of a burst that took `seconds`."""
+    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
+        """Take batches ahead."""
 
     def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
         """Take batches ahead, if that is worthwhile."""
@@ -121,16 +131,16 @@ class HookLog(StepLog):
         """Call `hold` with each loop after a step, on the thread that made it; None: no more."""
         self._hold = hold
 
-    def burst_is_due(self, loop: Loop | None, *, min_steps: int = 0) -> bool:
-        """Return True if a burst of this loop is due that has at least `min_steps` steps."""
-        if self.experiments is None or loop is None or len(loop.steps) < min_steps:
+    def burst_is_due(self, loop: Loop | None) -> bool:
+        """Return True if a burst of this loop is due, which the hook then makes."""
+        if perf_counter() < self.due_s or self.experiments is None or loop is None:
             return False
         return self.experiments.is_due(loop)
 
-    def end_burst(self, seconds: float) -> None:
-        """Record the end of a burst that took `seconds`."""
+    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
+        """Make a burst; see `Experiments.burst`."""
         if self.experiments is not None:
-            self.experiments.end_burst(seconds)
+            self.experiments.burst(source, planned=planned)
 
     def schedule_burst(self, due_s: float) -> None:
         """Set the time of the next burst."""

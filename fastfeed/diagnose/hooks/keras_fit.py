@@ -1,5 +1,9 @@
 """Hook of Keras on each of its backends: the steps of `fit`, calls for single batches, epochs,
-evaluations and callbacks."""
+evaluations and callbacks.
+
+The batches of PyTorch and JAX come from an iterator in Python, which is watched like any other.
+Those of TensorFlow are taken in its graph: see keras_steps.py.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,23 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.keras_many import MultiStepRecorder
-from fastfeed.diagnose.hooks.keras_steps import (
-    PythonRecorder,
-    TensorFlowRecorder,
-    TrainFunction,
+from fastfeed.diagnose.hooks.keras_loader import loader_facts
+from fastfeed.diagnose.hooks.keras_steps import TensorFlowRecorder, TrainFunction, fit_name
+from fastfeed.diagnose.hooks.patches import (
+    CallTimer,
+    Undo,
+    call_before,
+    patch,
+    recorder_of,
+    undo_all,
 )
-from fastfeed.diagnose.hooks.patches import CallTimer, Undo, call_before, patch, undo_all
-from fastfeed.steps.recorder import leaves, site_of
+from fastfeed.steps.recorder import BatchSource, StepRecorder, leaves, site_of
 from fastfeed.steps.timeline import Loop, Mark, Step
+from fastfeed.steps.watch import WatchedIterator
 
 MODULES = ("keras",)
 TRAINERS = {"tensorflow": "TensorFlowTrainer", "torch": "TorchTrainer", "jax": "JAXTrainer"}
@@ -35,82 +42,35 @@ def install(module: Any, log: HookLog) -> Undo:
     hooks = _KerasHooks(log)
     timer = CallTimer(log)
     undos: list[Undo] = []
-    for backend, name in TRAINERS.items():
-        trainer = getattr(sys.modules.get(f"keras.src.backend.{backend}.trainer"), name, None)
-        if trainer is not None:
-            wrap = functools.partial(hooks.wrap_make_train_function, backend=backend)
-            undos += [
-                patch(trainer, "make_train_function", wrap=wrap),
-                patch(trainer, "train_on_batch", wrap=hooks.wrap_train_on_batch),
-                timer.method(trainer, "predict", kind="evaluation", label="predict"),
-            ]
-    iterator = sys.modules["keras.src.trainers.epoch_iterator"].EpochIterator
-    if "__next__" in vars(iterator):
-        undos.append(patch(iterator, "__next__", wrap=hooks.wrap_next))
-    else:  # Keras before 3.7
-        undos.append(patch(iterator, "enumerate_epoch", wrap=hooks.wrap_enumerate_epoch))
+    backend = module.backend.backend()
+    trainer = getattr(
+        sys.modules.get(f"keras.src.backend.{backend}.trainer"), TRAINERS.get(backend, ""), None
+    )
+    if trainer is not None:
+        undos += [
+            patch(trainer, "train_on_batch", wrap=hooks.wrap_train_on_batch),
+            timer.method(trainer, "predict", kind="evaluation", label="predict"),
+        ]
+    callbacks = sys.modules["keras.src.callbacks.callback_list"].CallbackList
+    if backend == "tensorflow" and trainer is not None:
+        wrap = hooks.wrap_make_train_function
+        undos += [
+            patch(trainer, "make_train_function", wrap=wrap),
+            call_before(callbacks, "on_epoch_begin", action=hooks.begin_epoch),
+        ]
+    else:
+        epochs = sys.modules["keras.src.trainers.epoch_iterator"].EpochIterator
+        undos.append(patch(epochs, "_enumerate_iterator", wrap=hooks.wrap_enumerate_iterator))
     model = sys.modules["keras.src.models.model"].Model
     for name in ("save", "save_weights"):
         undos.append(timer.method(model, name, kind="checkpoint", label=name))
-    callbacks = sys.modules["keras.src.callbacks.callback_list"].CallbackList
-    synchronous = module.backend.backend() == "tensorflow"
-    for name in EPOCH_CALLBACKS + BATCH_CALLBACKS if synchronous else EPOCH_CALLBACKS:
-        undos.append(timer.method(callbacks, name, kind="callback", label=name))
+    timed = EPOCH_CALLBACKS + BATCH_CALLBACKS if backend == "tensorflow" else EPOCH_CALLBACKS
+    undos += [timer.method(callbacks, name, kind="callback", label=name) for name in timed]
     undos += [
-        call_before(callbacks, "on_epoch_begin", action=hooks.begin_epoch),
-        call_before(callbacks, "on_epoch_end", action=hooks.end_epoch),
         call_before(callbacks, "on_test_begin", action=hooks.begin_evaluation),
         patch(callbacks, "on_test_end", wrap=hooks.wrap_on_test_end),
     ]
     return undo_all(undos)
-
-
-class _TrainingThread(threading.local):
-    """State of a thread that trains: its last request for a batch, and the step under way."""
-
-    single = False  # True in a call for a single batch
-    _request: tuple[float, float] | None = None  # begin and wait; None once it has its step
-    _recorder: PythonRecorder | None = None  # of the step under way
-
-    @contextmanager
-    def single_batch(self) -> Iterator[None]:
-        """Record no steps of `fit` in a call for a single batch."""
-        self.single = True
-        try:
-            yield
-        finally:
-            self.single = False
-
-    def request(self, get: Callable[[], Any], log: HookLog) -> Any:
-        """Return or raise what `get` does, which waits for a batch."""
-        begin_s = time.perf_counter()
-        try:
-            with log.wait(begin_s):
-                return get()
-        finally:
-            self._request = (begin_s, time.perf_counter() - begin_s)
-
-    def call(self, recorder: PythonRecorder, original: Any, *, data: Any) -> Any:
-        """Call a train function with the batch that was requested last."""
-        if self.single or self._request is None or not recorder.log.active:
-            return original(data)
-        (begin_s, wait_s), self._request, self._recorder = self._request, None, recorder
-        return recorder.call(original, data, begin_s=begin_s, wait_s=wait_s)
-
-    def call_with_iterator(
-        self, recorder: PythonRecorder, original: Any, *, state: Any, iterator: Any
-    ) -> Any:
-        """Call a train function that requests its batches itself."""
-        if self.single or not recorder.log.active:
-            return original(state, iterator)
-        self._recorder = recorder
-        return recorder.call_with_iterator(original, state, iterator=iterator)
-
-    def close_step(self) -> None:
-        """End the step under way, if there is one."""
-        if self._recorder is not None:
-            self._recorder.close(time.perf_counter())
-            self._recorder = None
 
 
 class _KerasHooks:
@@ -118,7 +78,6 @@ class _KerasHooks:
 
     def __init__(self, log: HookLog) -> None:
         self._log = log
-        self._thread = _TrainingThread()
         self._evaluations: dict[int, float] = {}  # by the id of a callback list: their begin
 
     def begin_epoch(self, callbacks: Any, epoch: Any, *args: Any, **kwargs: Any) -> None:
@@ -127,13 +86,8 @@ class _KerasHooks:
             now_s = time.perf_counter()
             self._log.add_mark(Mark("epoch", now_s, now_s, str(epoch)))
 
-    def end_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """End the last step of an epoch."""
-        self._thread.close_step()
-
     def begin_evaluation(self, callbacks: Any, *args: Any, **kwargs: Any) -> None:
-        """End the step before an evaluation, which begins."""
-        self._thread.close_step()
+        """Begin an evaluation."""
         if self._log.active:
             self._evaluations[id(callbacks)] = time.perf_counter()
 
@@ -151,41 +105,31 @@ class _KerasHooks:
 
         return on_test_end
 
-    def wrap_next(self, original: Any) -> Any:
-        """Wrap the iterator of a backend that gets its batches from Python."""
+    def wrap_enumerate_iterator(self, original: Any) -> Any:
+        """Wrap the iterator of `fit`, which yields the iterator of its batches for every step."""
 
         @functools.wraps(original)
-        def __next__(iterator: Any) -> Any:
-            if not self._log.active:
-                return original(iterator)
-            return self._thread.request(functools.partial(original, iterator), self._log)
+        def _enumerate_iterator(epochs: Any) -> Any:
+            found, caller = original(epochs), sys._getframe(2)
+            if caller.f_code.co_name != "fit":
+                return found
+            steps = recorder_of(
+                epochs, self._log, create=functools.partial(_recorder, caller=caller)
+            )
+            return found if steps is None else _watched(found, steps)
 
-        return __next__
+        return _enumerate_iterator
 
-    def wrap_enumerate_epoch(self, original: Any) -> Any:
-        """Wrap the generator that older versions of Keras have instead of `__next__`."""
-        request = self.wrap_next(next)
-
-        @functools.wraps(original)
-        def enumerate_epoch(iterator: Any) -> Any:
-            yield from iter(functools.partial(request, original(iterator)), None)
-
-        return enumerate_epoch
-
-    def wrap_make_train_function(self, original: Any, *, backend: str) -> Any:
+    def wrap_make_train_function(self, original: Any) -> Any:
         """Wrap every train function that a model makes."""
-        wrap = {
-            "tensorflow": self._wrap_tensorflow,
-            "torch": self._wrap_torch,
-            "jax": self._wrap_jax,
-        }[backend]
 
         @functools.wraps(original)
         def make_train_function(model: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(model, *args, **kwargs)
             try:
                 if self._log.active and not hasattr(model.train_function, WRAPPED):
-                    function = wrap(model.train_function, TrainFunction(model))
+                    recorder = TensorFlowRecorder(TrainFunction(model), self._log)
+                    function = functools.partial(recorder.call, model.train_function)
                     setattr(function, WRAPPED, True)
                     model.train_function = function
             except Exception as error:
@@ -194,37 +138,15 @@ class _KerasHooks:
 
         return make_train_function
 
-    def _wrap_tensorflow(self, original: Any, function: TrainFunction) -> Any:
-        kind = MultiStepRecorder if function.steps > 1 else TensorFlowRecorder
-        recorder, thread = kind(function, self._log), self._thread
-        return lambda iterator: (
-            original(iterator) if thread.single else recorder.call(original, iterator)
-        )
-
-    def _wrap_torch(self, original: Any, function: TrainFunction) -> Any:
-        recorder = PythonRecorder(function, self._log)
-        return lambda data: self._thread.call(recorder, original, data=data)
-
-    def _wrap_jax(self, original: Any, function: TrainFunction) -> Any:
-        recorder, thread = PythonRecorder(function, self._log), self._thread
-
-        def train_function(state: Any, iterator: Any) -> Any:
-            if isinstance(iterator, list):  # Keras before 3.7 has requested the batches itself
-                return thread.call(recorder, functools.partial(original, state), data=iterator)
-            return thread.call_with_iterator(recorder, original, state=state, iterator=iterator)
-
-        return train_function
-
     def wrap_train_on_batch(self, original: Any) -> Any:
         """Wrap a call for a single batch, which its caller has made beforehand."""
 
         @functools.wraps(original)
         def train_on_batch(model: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._log.active or self._thread.single:
+            if not self._log.active:
                 return original(model, *args, **kwargs)
             begin_s = time.perf_counter()
-            with self._thread.single_batch():
-                result = original(model, *args, **kwargs)
+            result = original(model, *args, **kwargs)
             step = Step(begin_s, time.perf_counter(), 0.0)
             try:
                 self._log.add_step(self._single_loop(model, args, kwargs=kwargs), step)
@@ -251,3 +173,24 @@ class _KerasHooks:
             leaves=leaves((*args[:2], *(kwargs[name] for name in ("x", "y") if name in kwargs))),
         )
         return self._log.add_loop(key, loop)
+
+
+def _recorder(epochs: Any, log: HookLog, *, caller: Any) -> StepRecorder:
+    """Return the recorder of a `fit`, which `caller` is the frame of."""
+    facts = loader_facts(epochs.data_adapter)
+    source = BatchSource(id(epochs), status=lambda: facts.note)
+    name = fit_name(caller.f_locals.get("self"))
+    return StepRecorder(log, "keras", name=name, buffer=facts.buffer, ahead=False, source=source)
+
+
+def _watched(found: Any, steps: StepRecorder) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield what an iterator over the steps of an epoch yields, with watched batches.
+
+    The iteration ends with it: the iterator of the batches may serve the next epoch, too.
+    """
+    source = watched = None
+    for begin, end, iterator in found:
+        if iterator is not source:
+            source, watched = iterator, WatchedIterator(iterator, steps)
+        yield begin, end, watched
+    steps.end(time.perf_counter())

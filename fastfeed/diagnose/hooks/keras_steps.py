@@ -1,27 +1,24 @@
-"""Calls of a train function as steps, and how long each waited for its batch."""
+"""Calls of a train function as steps, and how long each waited for its batches."""
 
 from __future__ import annotations
 
-import functools
-import statistics
 import sys
 import threading
 import time
-from collections import deque
 from typing import Any, Protocol
 
 from fastfeed.diagnose.hooks.copies import nbytes_of_spec
+from fastfeed.diagnose.hooks.experiments import MAX_NBYTES
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.keras_loader import LoaderFacts, loader_facts
 from fastfeed.diagnose.hooks.patches import calling_frames
 from fastfeed.diagnose.hooks.tf_relay import BatchRelay
-from fastfeed.diagnose.hooks.wait_estimate import ALWAYS_OBSERVED_S, RECENT_STEPS, WaitEstimator
+from fastfeed.diagnose.hooks.wait_estimate import ALWAYS_OBSERVED_S, WaitEstimator
 from fastfeed.steps.recorder import site_of
 from fastfeed.steps.timeline import Loop, Mark, Step
 
-BURST_STEPS = 8  # steps of an experiment
-MAX_RELAY_FILL_S = 1.0  # after so long no more batches are taken for an experiment
 # of short steps only so many, one after another, in every period of so many calls are observed
+# after the first one
 OBSERVED_CALLS, OBSERVATION_PERIOD = 8, 32
 
 
@@ -36,7 +33,12 @@ class ObservedFunction(Protocol):
         """Return the facts about its input; called in the first call."""
 
     def takes_one(self) -> bool:
-        """Return True if a call takes exactly one batch; called once it has been traced."""
+        """Return True if a step takes exactly one batch; called once it has been traced."""
+
+
+def fit_name(model: Any) -> str:
+    """Return the name of the loop that trains a model."""
+    return f"{getattr(model, 'name', type(model).__name__)}.fit"
 
 
 class TrainFunction:
@@ -45,7 +47,7 @@ class TrainFunction:
     kind = "keras"
 
     def __init__(self, model: Any) -> None:
-        self.name = f"{getattr(model, 'name', type(model).__name__)}.fit"
+        self.name = fit_name(model)
         self.steps = int(getattr(model, "steps_per_execution", 1) or 1)
 
     def facts(self) -> LoaderFacts:
@@ -66,19 +68,167 @@ class TrainFunction:
         return facts._replace(note=f"{facts.note}; {steps}".strip("; "))
 
     def takes_one(self) -> bool:
-        """Return True: a call that makes one step takes one batch."""
+        """Return True: a step takes one batch."""
         return True
 
 
-class CallRecorder:
-    """Records the calls of one function as steps of a loop."""
+class TensorFlowRecorder:
+    """Records a function of TensorFlow that takes its batches from an iterator.
+
+    If it takes one, the batch is taken before the call and relayed, so that its wait can be
+    measured. If it takes several, it computes while the next ones are made. So only the calls of
+    bursts find their batches in the relay: they show what a call computes, and the additional time
+    of the others was waiting. The first burst comes as soon as the function is traced.
+    """
 
     def __init__(self, function: ObservedFunction, log: HookLog) -> None:
         self.function = function
         self.log = log
         self.loop: Loop | None = None  # until the first step
+        self._calls = 0
+        self._estimator = WaitEstimator()
+        self._relay: BatchRelay | None = None
+        self._iterator: Any = None  # of a burst
+        self._overhead_s: float | None = None  # of a relayed batch
+        self._unobservable = False
+        # True if a GPU may go on with a step after its call
+        self._has_gpu = bool(sys.modules["tensorflow"].config.list_physical_devices("GPU"))
 
-    def get_loop(self) -> Loop:
+    def call(self, original: Any, iterator: Any) -> Any:
+        """Call the function."""
+        relay = self._relay
+        if relay is not None and relay.has_input_of(iterator):
+            return self._relayed(original, relay)
+        kind = type(iterator).__name__
+        if not self.log.active or not kind.endswith("Iterator"):
+            return original(iterator)
+        # the batches of an iterator of tf.distribute cannot be relayed
+        self._unobservable = self._unobservable or kind != "OwnedIterator"
+        self._calls += 1
+        if self._calls > 1 and not self._unobservable:
+            burst = self._burst_is_due()
+            ready = self._ready_relay(iterator) if burst or self._is_observed() else None
+            if ready is not None:
+                return self._measured(original, ready, iterator=iterator, burst=burst)
+        return self._timed(original, iterator)
+
+    def take(self) -> bool:
+        """Take the batches of the next call ahead."""
+        relay = self._relay
+        if relay is None:
+            return False
+        try:
+            for _ in range(self.function.steps):
+                relay.take(self._iterator, copies=True)
+        except Exception as error:  # also the end of the data: it is raised in its turn
+            relay.fail(self._iterator, error)
+            return False
+        return relay.held * nbytes_of_spec(relay.spec) < MAX_NBYTES
+
+    def is_full(self) -> bool | None:
+        """Return True if the data have ended: otherwise tf.data does not tell."""
+        return True if self._relay is None or self._relay.error is not None else None
+
+    def _burst_is_due(self) -> bool:
+        if self.function.steps > 1 and not self._estimator.known:
+            return self.log.experiments is not None
+        return self.log.burst_is_due(self.loop)
+
+    def _is_observed(self) -> bool:
+        often = self._calls < OBSERVATION_PERIOD or self._estimator.usual_s > ALWAYS_OBSERVED_S
+        turn = often or self._calls % OBSERVATION_PERIOD < OBSERVED_CALLS
+        return turn and self.function.steps == 1
+
+    def _ready_relay(self, iterator: Any) -> BatchRelay | None:
+        """Return a relay for an iterator, or None if there cannot be one."""
+        if self._relay is not None and self._relay.can_replace(iterator):
+            return self._relay
+        start_s, steps = time.perf_counter(), self.function.steps
+        try:
+            if steps > 1 and steps * nbytes_of_spec(iterator.element_spec) > MAX_NBYTES:
+                self._unobservable = True
+                return None
+            self._relay = BatchRelay(iterator)
+        except Exception as error:
+            self._unobservable = True
+            self.log.failed("the waiting of Keras's steps", error)
+            return None
+        self.log.add_mark(Mark("experiment", start_s, time.perf_counter(), "prepares to measure"))
+        return self._relay
+
+    def _measured(self, original: Any, relay: BatchRelay, *, iterator: Any, burst: bool) -> Any:
+        """Make a call whose batches are relayed."""
+        many = self.function.steps > 1
+        try:
+            if self._overhead_s is None and not many:
+                self._overhead_s = relay.overhead_s(iterator)
+            if burst:
+                self._iterator = iterator
+                self.log.burst(self, planned=self._estimator.known or not many)
+                self._iterator = None
+                if relay.has_input_of(iterator):
+                    return self._relayed(original, relay)
+            if many:
+                return self._timed(original, iterator)
+            begin_s = time.perf_counter()
+            if not relay.has_input_of(iterator):
+                with self.log.wait(begin_s):
+                    relay.take(iterator)
+        except end_of_data():
+            # raises the end again, with everything else that the function does
+            return original(iterator)
+        wait_s = time.perf_counter() - begin_s - (self._overhead_s or 0.0)
+        return self._relayed(original, relay, begun=(begin_s, max(wait_s, 0.0)))
+
+    def _relayed(
+        self, original: Any, relay: BatchRelay, *, begun: tuple[float, float] | None = None
+    ) -> Any:
+        """Make a call with the next batches of the relay, or raise the error in their place.
+
+        If the data end within the call, or fail, it gets the batches before that. `begun`: begin
+        and wait of a step that is not of a burst.
+        """
+        begin_s, wait_s = begun or (time.perf_counter(), 0.0)
+        steps, iterator, error = self.function.steps, relay.source, None
+        if relay.held < steps:
+            error = relay.take_error()
+            if not relay.held:
+                if error is None or isinstance(error, end_of_data()):
+                    return original(iterator)
+                raise error
+            self._relay = None
+            relay.close()  # a request for one more meets the end of the data
+        relay.hand_out(min(steps, relay.held))
+        result = original(relay.iterator)
+        if error is not None and not isinstance(error, end_of_data()):
+            raise error
+        if self.log.active and error is None:
+            self._await_gpu(result)
+            end_s = time.perf_counter()
+            call = Step(begin_s, end_s, min(wait_s, end_s - begin_s), begun is None)
+            self._estimator.add(end_s - begin_s - call.wait_s)
+            self._add_call(call, waits="modelled" if steps > 1 else None)
+        return result
+
+    def _timed(self, original: Any, iterator: Any) -> Any:
+        """Make a call that is not observed inside: time beyond the usual was waiting."""
+        begin_s = time.perf_counter()
+        with self.log.wait(begin_s):
+            result = original(iterator)
+            self._await_gpu(result)
+        end_s = time.perf_counter()
+        if self._calls == 1:  # it has traced the function
+            self.log.add_mark(Mark("compile", begin_s, end_s, self.function.name))
+            self._unobservable = self._unobservable or not self.function.takes_one()
+        if self._unobservable or (self.function.steps > 1 and not self._estimator.known):
+            waits = "hidden"
+        else:
+            waits = "modelled" if self._estimator.known else "exact"
+        wait_s = 0.0 if self._unobservable else self._estimator.wait_s(end_s - begin_s)
+        self._add_call(Step(begin_s, end_s, wait_s), waits=waits)
+        return result
+
+    def _get_loop(self) -> Loop:
         """Return the loop, which the first step creates."""
         if self.loop is None:
             kind, facts = self.function.kind, self.function.facts()
@@ -94,51 +244,18 @@ class CallRecorder:
             self.loop = self.log.add_loop((kind, id(self)), loop)
         return self.loop
 
-    def add_step(self, step: Step, *, waits: str | None = None) -> None:
-        """Record a step. `waits` says how its wait was found, if that may have changed."""
-        self.log.add_step(self.get_loop(), step, waits=waits)
+    def _add_call(self, call: Step, *, waits: str | None = None) -> None:
+        """Record the steps of a call, each with an equal part of its time and its wait.
 
-
-class RelayRecorder(CallRecorder):
-    """Records a function of TensorFlow that gets an iterator, in whose place it may get a relay."""
-
-    def __init__(self, function: ObservedFunction, log: HookLog) -> None:
-        super().__init__(function, log)
-        self._calls = 0
-        self._estimator = WaitEstimator()
-        self._relay: BatchRelay | None = None
-        # True if a GPU may go on with a step after its call
-        self._has_gpu = bool(sys.modules["tensorflow"].config.list_physical_devices("GPU"))
-
-    def _ready_relay(self, iterator: Any, *, max_nbytes: int | None = None) -> BatchRelay | None:
-        """Return a relay for an iterator, or None if there cannot be one.
-
-        If `max_nbytes` is given, there is none for batches that have more bytes.
+        `waits` says how the wait was found, if that may have changed.
         """
-        if self._relay is not None and self._relay.can_replace(iterator):
-            return self._relay
-        start_s = time.perf_counter()
-        try:
-            if max_nbytes is not None and nbytes_of_spec(iterator.element_spec) > max_nbytes:
-                return None
-            self._relay = BatchRelay(iterator)
-        except Exception as error:
-            self.log.failed("the waiting of Keras's steps", error)
-            return None
-        end_s = time.perf_counter()
-        self.log.add_mark(Mark("experiment", start_s, end_s, "prepares to measure"))
-        return self._relay
-
-    def _timed_call(self, original: Any, iterator: Any) -> tuple[Any, Step]:
-        """Make a call that is not observed inside; return its result, and a step without a wait."""
-        begin_s = time.perf_counter()
-        with self.log.wait(begin_s):
-            result = original(iterator)
-            self._await_gpu(result)
-        step = Step(begin_s, time.perf_counter(), 0.0)
-        if self._calls == 1:  # it has traced the function
-            self.log.add_mark(Mark("compile", begin_s, step.end_s, self.function.name))
-        return result, step
+        loop, steps = self._get_loop(), self.function.steps
+        each_s, wait_s = (call.end_s - call.begin_s) / steps, call.wait_s / steps
+        for i in range(steps):
+            at_s = call.begin_s + i * each_s
+            end_s = call.end_s if i == steps - 1 else at_s + each_s
+            step = Step(at_s, end_s, min(wait_s, end_s - at_s), call.free)
+            self.log.add_step(loop, step, waits=waits)
 
     def _await_gpu(self, result: Any) -> None:
         """Wait for a GPU that works asynchronously: the rest of its work is no wait for input."""
@@ -148,166 +265,7 @@ class RelayRecorder(CallRecorder):
                 return
 
 
-class TensorFlowRecorder(RelayRecorder):
-    """Records a function that takes one batch from its iterator.
-
-    The batch is taken before the call and relayed, so that its wait can be measured.
-    """
-
-    def __init__(self, function: ObservedFunction, log: HookLog) -> None:
-        super().__init__(function, log)
-        self._overhead_s = 0.0
-        self._free = 0  # next steps, whose batches are in the relay
-        self._computing: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._unobservable = False
-
-    def call(self, original: Any, iterator: Any) -> Any:
-        """Call the function."""
-        relay = self._relay
-        if relay is not None and relay.has_input_of(iterator):
-            return self._relayed(original, relay, begin_s=time.perf_counter(), wait_s=0.0)
-        kind = type(iterator).__name__
-        if not self.log.active or not kind.endswith("Iterator"):
-            return original(iterator)
-        # the batches of an iterator of tf.distribute cannot be relayed
-        self._unobservable = self._unobservable or kind != "OwnedIterator"
-        self._calls += 1
-        if self._calls == 1 or self._unobservable or not self._is_observed():
-            return self._estimated(original, iterator)
-        return self._measured(original, iterator)
-
-    def _is_observed(self) -> bool:
-        if len(self._computing) < RECENT_STEPS:
-            return True
-        usual_s = statistics.median(self._computing)
-        return usual_s > ALWAYS_OBSERVED_S or self._calls % OBSERVATION_PERIOD < OBSERVED_CALLS
-
-    def _estimated(self, original: Any, iterator: Any) -> Any:
-        """Make a step that is not observed inside: time beyond the usual was waiting."""
-        result, step = self._timed_call(original, iterator)
-        waits = None
-        if self._calls == 1:
-            self._unobservable = self._unobservable or not self.function.takes_one()
-            waits = "hidden" if self._unobservable else "exact"
-        elif not self._unobservable:
-            step = step._replace(wait_s=self._estimator.wait_s(step.end_s - step.begin_s))
-            waits = "modelled"
-        self.add_step(step, waits=waits)
-        return result
-
-    def _measured(self, original: Any, iterator: Any) -> Any:
-        """Make a step whose batch is relayed."""
-        previous = self._relay
-        relay = self._ready_relay(iterator)
-        if relay is None:
-            self._unobservable = True
-            return self._estimated(original, iterator)
-        try:
-            if relay is not previous:
-                self._overhead_s = self._overhead_s or relay.overhead_s(iterator)
-            if self.log.burst_is_due(self.loop, min_steps=RECENT_STEPS):
-                self._fill(relay, iterator)
-            begin_s = time.perf_counter()
-            if not relay.has_input_of(iterator):
-                with self.log.wait(begin_s):
-                    relay.take(iterator)
-        except end_of_data():
-            # raises the end again, with everything else that the function does
-            return original(iterator)
-        wait_s = time.perf_counter() - begin_s - self._overhead_s
-        return self._relayed(original, relay, begin_s=begin_s, wait_s=wait_s)
-
-    def _fill(self, relay: BatchRelay, iterator: Any) -> None:
-        start_s = time.perf_counter()
-        while relay.held < BURST_STEPS and time.perf_counter() - start_s < MAX_RELAY_FILL_S:
-            try:
-                relay.take(iterator, copies=True)
-            except Exception as error:  # also the end of the data: it is raised in its turn
-                relay.fail(iterator, error)
-                break
-        self._free = relay.held
-        end_s = time.perf_counter()
-        self.log.add_mark(Mark("experiment", start_s, end_s, "takes batches beforehand"))
-        self.log.end_burst(end_s - start_s)
-
-    def _relayed(self, original: Any, relay: BatchRelay, *, begin_s: float, wait_s: float) -> Any:
-        """Make a step with the next batch of the relay, or the error in its place."""
-        if not relay.held and relay.error is not None:
-            error, iterator = relay.error, relay.source
-            relay.forget_error()
-            if isinstance(error, end_of_data()):
-                return original(iterator)
-            raise error
-        free = self._free > 0
-        self._free -= free
-        relay.hand_out()
-        result = original(relay.iterator)
-        if self.log.active:
-            self._await_gpu(result)
-            end_s = time.perf_counter()
-            wait_s = min(max(wait_s, 0.0), end_s - begin_s)
-            self.add_step(Step(begin_s, end_s, wait_s, free))
-            self._computing.append(end_s - begin_s - wait_s)
-            self._estimator.add(end_s - begin_s - wait_s)
-        return result
-
-
 def end_of_data() -> type[Exception]:
     """Return the error that ends an iterator of tf.data."""
     error: type[Exception] = sys.modules["tensorflow"].errors.OutOfRangeError
     return error
-
-
-class PythonRecorder(CallRecorder):
-    """Records the train function of a backend whose batches come from a Python iterator.
-
-    Its work may go on asynchronously, so a step lasts until the next request for a batch.
-    """
-
-    def __init__(self, function: ObservedFunction, log: HookLog) -> None:
-        super().__init__(function, log)
-        self._open: tuple[float, float] | None = None  # begin and wait of the step under way
-
-    def call(self, original: Any, data: Any, *, begin_s: float, wait_s: float) -> Any:
-        """Call the function with a batch that was requested at `begin_s` and took `wait_s`."""
-        self.close(begin_s)
-        self.get_loop()
-        result = original(data)
-        self._open = (begin_s, wait_s)
-        return result
-
-    def call_with_iterator(self, original: Any, state: Any, *, iterator: Any) -> Any:
-        """Call the train function of JAX, which takes its batches from the iterator itself."""
-        timed = TimedIterator(iterator, self.log)
-        begin_s = time.perf_counter()
-        call = functools.partial(original, state)
-        result = self.call(call, timed, begin_s=begin_s, wait_s=0.0)
-        self._open = (begin_s, timed.wait_s)
-        return result
-
-    def close(self, end_s: float) -> None:
-        """End the step under way, if there is one."""
-        if self._open is not None:
-            begin_s, wait_s = self._open
-            self._open = None
-            self.add_step(Step(begin_s, end_s, wait_s))
-
-
-class TimedIterator:
-    """An iterator that measures the waits for it."""
-
-    def __init__(self, iterator: Any, log: HookLog) -> None:
-        self._iterator = iterator
-        self._log = log
-        self.wait_s = 0.0
-
-    def __iter__(self) -> TimedIterator:
-        return self
-
-    def __next__(self) -> Any:
-        start_s = time.perf_counter()
-        try:
-            with self._log.wait(start_s):
-                return next(self._iterator)
-        finally:
-            self.wait_s += time.perf_counter() - start_s

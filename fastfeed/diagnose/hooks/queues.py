@@ -25,9 +25,6 @@ METHODS = {
     "multiprocessing.pool": (("IMapIterator", "next"), ("ApplyResult", "get")),
     "concurrent.futures._base": (("Future", "result"),),
 }
-MAX_AHEAD = 8  # batches that are taken ahead in a burst
-MAX_REFILLS = 3  # of a small queue in a burst
-MAX_REFILL_S = 1.5  # longest wait for batches in a burst
 SETTLED_S = 0.3  # a queue without a new batch for so long gets no more
 QUEUE_POLL_S = 0.01
 
@@ -96,44 +93,64 @@ class _QueueLoops:
             steps = self._recorders[site] = StepRecorder(
                 self._log, "queue", name=name, buffer=buffer_of(owner), ahead=False
             )
-        if type(owner) in self._get:
-            last = self._owners.get(site)
-            if last is not None and last() is not owner:
-                now_s = time.perf_counter()  # another queue for every epoch
-                self._log.add_mark(Mark("epoch", now_s, now_s, name))
-            self._owners[site] = weakref.ref(owner)
-        if steps.in_step and not steps.ahead and self._log.burst_is_due(steps.loop):
-            most = min(MAX_AHEAD, MAX_REFILLS * (buffer_of(owner) or MAX_AHEAD))
-            self._take_ahead(owner, steps, most=most)
-        return steps
-
-    def _take_ahead(self, owner: Any, steps: StepRecorder, *, most: int) -> None:
-        """Take ready batches out of the queue when it is full, and let it fill again.
-
-        The producers then wait at a full queue while the next steps have their batches. Never wait
-        for a batch that may not come.
-        """
         get = self._get.get(type(owner))
         if get is None:
-            return
-        start_s = time.perf_counter()
-        steps.end_step()
-        self._ahead[owner] = steps
-        room = buffer_of(owner) or most
-        while len(steps.ahead) < most and time.perf_counter() - start_s < MAX_REFILL_S:
-            _await_batches(owner, min(room, most - len(steps.ahead)))
-            if not _ready(owner):
-                break
+            return steps
+        last = self._owners.get(site)
+        if last is not None and last() is not owner:
+            now_s = time.perf_counter()  # another queue for every epoch
+            self._log.add_mark(Mark("epoch", now_s, now_s, name))
+        self._owners[site] = weakref.ref(owner)
+        if steps.in_step and not steps.ahead and self._log.burst_is_due(steps.loop):
+            steps.end_step()
+            self._ahead[owner] = steps
+            self._log.burst(_QueueInput(owner, steps, get=get))
+        return steps
+
+
+class _QueueInput:
+    """A queue, whose ready batches a burst takes out, so that it fills again.
+
+    The producers then wait at a full queue while the next steps have their batches. It never waits
+    for a batch that may not come.
+    """
+
+    def __init__(self, owner: Any, steps: StepRecorder, *, get: Callable[..., Any]) -> None:
+        self._owner = owner
+        self._get = get
+        self._steps = steps
+        self._size = buffer_of(owner) or sys.maxsize
+        self._ready, self._changed_s = -1, 0.0
+
+    def take(self) -> bool:
+        """Take a batch out of the queue, if one comes."""
+        while True:
             try:
-                while len(steps.ahead) < most and _ready(owner):
-                    steps.ahead.append(PrefetchedBatch(get(owner, block=False), None, 0.0, True))
-            except queue.Empty:  # the batch is still on its way through a pipe
+                batch = self._get(self._owner, block=False)
                 break
-        # completely: producers with room left would go on beside the free steps
-        _await_batches(owner, room)
-        end_s = time.perf_counter()
-        self._log.add_mark(Mark("experiment", start_s, end_s))
-        self._log.end_burst(end_s - start_s)
+            except queue.Empty:  # or it is still on its way through a pipe
+                if self._is_settled():
+                    return False
+                time.sleep(QUEUE_POLL_S)
+        self._steps.ahead.append(PrefetchedBatch(batch, None, 0.0, True))
+        return True
+
+    def is_full(self) -> bool:
+        """Return True if the queue is full, or gets no more."""
+        return self._count() >= self._size or self._is_settled()
+
+    def _is_settled(self) -> bool:
+        ready, now_s = self._count(), time.perf_counter()
+        if ready != self._ready:
+            self._ready, self._changed_s = ready, now_s
+        return now_s - self._changed_s >= SETTLED_S
+
+    def _count(self) -> int:
+        """Return how many batches are ready, 0 if the queue does not know."""
+        try:
+            return int(self._owner.qsize())
+        except (AttributeError, NotImplementedError, OSError):
+            return 0
 
 
 def _waits(frame: Any, args: tuple[Any, ...], *, kwargs: dict[str, Any]) -> bool:
@@ -146,24 +163,3 @@ def buffer_of(owner: Any) -> int | None:
     """Return the maximum number of batches in a queue, or None if it has no limit."""
     size = getattr(owner, "maxsize", 0) or getattr(owner, "_maxsize", 0)
     return size if isinstance(size, int) and 0 < size < 1 << 16 else None
-
-
-def _await_batches(owner: Any, count: int) -> None:
-    """Wait until `count` batches are ready, no more come, or it takes too long."""
-    start_s = last_s = time.perf_counter()
-    before = -1
-    while (now_s := time.perf_counter()) - start_s < MAX_REFILL_S and now_s - last_s < SETTLED_S:
-        ready = _ready(owner)
-        if ready >= count:
-            break
-        if ready != before:
-            before, last_s = ready, now_s
-        time.sleep(QUEUE_POLL_S)
-
-
-def _ready(owner: Any) -> int:
-    """Return how many batches are ready, 0 if the object does not know."""
-    try:
-        return int(owner.qsize())
-    except (AttributeError, NotImplementedError, OSError):
-        return 0

@@ -34,7 +34,6 @@ def install(module: Any, log: HookLog) -> Undo:
     monitored = sys.modules.get("tensorflow.python.training.monitored_session")
     undos: list[Undo] = [
         tracker.release_all,
-        call_before(base, "_call_tf_sessionrun", action=tracker.enter_graph),
         call_before(base, "close", action=tracker.release),
     ]
     wrappers = [
@@ -61,10 +60,10 @@ def _tracked(
 
     If the run may be traced, `call` gets the arguments for that.
     """
-    run = tracker.begin(what[0], what[1], feeds=what[2])
+    run = tracker.begin(what[0], what[1], feeds=what[2], may_trace=may_trace)
     done = False
     try:
-        result = call(**tracker.trace(run)) if may_trace else call()
+        result = call(**run.options) if run is not None else call()
         done = True
         return result
     finally:

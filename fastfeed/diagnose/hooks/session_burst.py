@@ -1,9 +1,9 @@
-"""Experiments on a loop that reads a queue: some consecutive steps whose elements are all in the
-queue already.
+"""Bursts of a loop that reads a queue of TensorFlow 1: some consecutive steps whose elements are
+all in the queue already.
 
-The training thread is held before a step until the queue has enough. Then producers are held before
-their next put until those steps are over. Neither the order nor the number of elements changes.
-Every hold is limited.
+The training thread is held before a step until the queue is full, or has enough for the burst. The
+producers are then held after their puts until those steps are over. Neither the order nor the
+number of elements changes. Every hold is limited.
 """
 
 from __future__ import annotations
@@ -11,66 +11,111 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections import deque
+from typing import Any
 
+from fastfeed.diagnose.hooks.experiments import MAX_BATCHES
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.queue_model import QueueModel
-from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS
-from fastfeed.steps.timeline import Loop, Mark
+from fastfeed.diagnose.hooks.queues import QUEUE_POLL_S, SETTLED_S
+from fastfeed.steps.timeline import Loop
 
-MIN_BURST_STEPS, MAX_BURST_STEPS = 3, 12  # fewer steps prove nothing
-MAX_HOLD_S = 1.0  # longest hold of the training thread
+MIN_BURST_STEPS = 3  # fewer steps prove nothing
+# a put that takes so much longer, and so many times as long as usual, waits for room
+FULL_S, FULL_FACTOR = 0.05, 2.0
+RECENT_STEPS = 20  # latest steps, which give the usual time of a step
 HOLD_FACTOR = 2.0  # longest hold of the producers, as a multiple of the usual time of the steps
 
 
-class QueueBursts:
-    """The bursts of one session."""
+class QueuePuts:
+    """The puts into one queue: those that have ended, and those under way by their thread."""
 
-    def __init__(self, log: HookLog) -> None:
+    def __init__(self) -> None:
+        self.ended = 0
+        self._begun_s: dict[int, float] = {}
+        self._lasted_s: deque[float] = deque(maxlen=RECENT_STEPS)
+
+    def begin(self, now_s: float) -> None:
+        """Begin a put of this thread, or begin it again, later."""
+        self._begun_s[threading.get_ident()] = now_s
+
+    def end(self, end_s: float, *, done: bool) -> None:
+        """End the put of this thread."""
+        begun_s = self._begun_s.pop(threading.get_ident(), end_s)
+        if done:
+            self.ended += 1
+            self._lasted_s.append(end_s - begun_s)
+
+    def wait_for_room(self) -> bool:
+        """Return True if a put takes so much longer than the others that the queue must be full."""
+        begun_s = min(list(self._begun_s.values()), default=None)
+        if begun_s is None:
+            return False
+        usual_s = statistics.median(self._lasted_s) if self._lasted_s else 0.0
+        return time.perf_counter() - begun_s > FULL_S + FULL_FACTOR * usual_s
+
+
+class QueueBurst:
+    """The bursts of one loop that reads a queue."""
+
+    def __init__(self, log: HookLog, loop: Loop, *, puts: QueuePuts) -> None:
         self._log = log
+        self._loop = loop
+        self._puts = puts
         self._open = threading.Event()
         self._open.set()
         self._until_s = 0.0
-        self._loop: Loop | None = None
-        self._left = 0
+        self._left = 0  # steps of the burst
+        self._before = 0  # puts before it
+        self._taken = 0  # steps whose elements have come since
 
-    def before_step(self, loop: Loop, model: QueueModel, *, count: int) -> bool:
-        """Return True if the step that is about to take `count` elements belongs to a burst.
+    def before_step(self) -> bool:
+        """Return True if the step that is about to begin belongs to a burst.
 
         A burst may begin here; then the step is held until the queue has filled.
         """
-        if self._loop is None and self._log.burst_is_due(loop, min_steps=RECENT_STEPS):
-            self._begin(loop, model, count=count)
-        if self._loop is not loop or self._left == 0 or model.level < count + model.minimum:
-            self.release()
+        known = self._puts.ended and self._loop.steps
+        if self._left == 0 and known and self._log.burst_is_due(self._loop):
+            self._before, self._taken = self._puts.ended, 0
+            self._log.burst(self)
+            full = self.is_full() and self._loop.buffer
+            left = min(MAX_BATCHES, self._loop.buffer or 0) if full else self._taken
+            if left >= MIN_BURST_STEPS:
+                latest = self._loop.steps[-RECENT_STEPS:]
+                usual_s = statistics.median(step.end_s - step.begin_s for step in latest)
+                self._until_s = time.perf_counter() + HOLD_FACTOR * left * usual_s + FULL_S
+                self._left = left
+                self._open.clear()
+        if self._left == 0:
             return False
         self._left -= 1
         return True
 
     def after_step(self, *, done: bool) -> None:
         """End the burst after its last step, or after a step that failed (not `done`)."""
-        if self._loop is not None and (self._left == 0 or not done):
+        if self._left == 0 or not done:
             self.release()
 
-    def before_put(self) -> None:
+    def after_put(self) -> None:
         """Hold a producer during a burst."""
         if not self._open.is_set():
             self._open.wait(max(0.0, self._until_s - time.perf_counter()))
 
-    def release(self) -> None:
+    def release(self, *args: Any) -> None:
         """End the burst, if there is one."""
-        self._left, self._loop = 0, None
+        self._left = 0
         self._open.set()
 
-    def _begin(self, loop: Loop, model: QueueModel, *, count: int) -> None:
-        start_s = time.perf_counter()
-        model.wait_for(model.minimum + MAX_BURST_STEPS * count, MAX_HOLD_S)
-        end_s = time.perf_counter()
-        self._log.add_mark(Mark("experiment", start_s, end_s, "the queue fills"))
-        self._log.end_burst(end_s - start_s)
-        steps = min(MAX_BURST_STEPS, (model.level - model.minimum) // count)
-        if steps >= MIN_BURST_STEPS:
-            latest = loop.steps[-RECENT_STEPS:]
-            usual_s = statistics.median(step.end_s - step.begin_s for step in latest)
-            self._until_s = end_s + HOLD_FACTOR * steps * usual_s + MAX_HOLD_S / 10
-            self._loop, self._left = loop, steps
-            self._open.clear()
+    def take(self) -> bool:
+        """Wait for the elements of another step; return False if none come."""
+        per_step = self._before / max(1, len(self._loop.steps))
+        since_s = time.perf_counter()
+        while self._puts.ended - self._before < (self._taken + 1) * per_step:
+            if self.is_full() or time.perf_counter() - since_s > SETTLED_S:
+                return False
+            time.sleep(QUEUE_POLL_S)
+        self._taken += 1
+        return True
+
+    def is_full(self) -> bool:
+        """Return True if a producer waits for room in the queue."""
+        return self._puts.wait_for_room()

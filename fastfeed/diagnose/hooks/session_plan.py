@@ -1,4 +1,4 @@
-"""Operations of a session's run on queues, found in the graph once for each set of fetches."""
+"""What a session's run does with its input, found in the graph once for each set of fetches."""
 
 from __future__ import annotations
 
@@ -20,33 +20,29 @@ UPDATE_OPS = re.compile(r"^(Resource)?(Sparse)?(Apply|Scatter)|^Assign|^Stateful
 MAX_NAMES = 3  # fetches in the name of a plan
 
 
-class QueueFlow(NamedTuple):
-    """One operation on a queue, which moves `elements`.
-
-    If `elements` is None, it moves as many as the value that is fed to `fed` has rows.
-    """
-
-    queue: Any  # the operation that creates the queue
-    elements: int | None
-    fed: Any = None
-
-
 @dataclass(frozen=True)
 class RunPlan:
     """Operations of a run on queues and iterators.
 
-    `waits`: names of the operations that may wait for input, those on queues included. `updates`:
-    the run changes variables. `held` keeps the objects alive whose ids are the key of the plan.
+    `take`: the operation that takes from a queue. `puts`: names of the queues that the run puts
+    into. `closes`: it closes a queue. `waits`: names of the operations that may wait for input.
+    `updates`: the run changes variables. `held` keeps the objects alive whose ids are the key of
+    the plan.
     """
 
     name: str
-    takes: tuple[QueueFlow, ...]
-    puts: tuple[QueueFlow, ...]
-    closes: tuple[Any, ...]
+    take: Any
+    puts: frozenset[str]
+    closes: bool
     iterates: bool
     waits: frozenset[str]
     updates: bool
     held: Any
+
+    @property
+    def feeds(self) -> bool:
+        """True if the run is a part of the input: it takes nothing, and puts into a queue."""
+        return self.take is None and bool(self.puts or self.closes)
 
 
 def is_monitored(fetches: Any) -> bool:
@@ -74,34 +70,54 @@ def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> RunPlan:
     The operations behind a fed tensor are not needed.
     """
     own = fetches["caller"] if is_monitored(fetches) else fetches
-    leaves = list(_flat(fetches))
     fed = [element for element in (_element(graph, one) for one in feeds) if element is not None]
-    takes, puts, closes, waits, iterates, updates = [], [], [], set(), False, False
-    for op in _ancestors([_operation(graph, leaf) for leaf in leaves], {one.name for one in fed}):
-        if op.type in DEQUEUE_OPS:
-            takes.append(QueueFlow(_queue(op), _elements_taken(op)))
-        elif op.type in ENQUEUE_OPS:
-            puts.append(_put(op, fed))
-        elif op.type in CLOSE_OPS:
-            closes.append(_queue(op))
-        if op.type in DEQUEUE_OPS or op.type.startswith(ITERATOR_OPS):
-            waits.add(op.name)
-        updates = updates or UPDATE_OPS.search(op.type) is not None
-        iterates = iterates or op.type.startswith(ITERATOR_OPS)
+    roots = [_operation(graph, leaf) for leaf in _flat(fetches)]
+    ops = list(_ancestors(roots, {one.name for one in fed}))
+    takes = [op for op in ops if op.type in DEQUEUE_OPS]
+    iterators = [op for op in ops if op.type.startswith(ITERATOR_OPS)]
     names = [getattr(_element(graph, leaf), "name", "") for leaf in _flat(own)]
-    name = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
-    moves = tuple(takes), tuple(puts), tuple(closes)
-    return RunPlan(name, *moves, iterates, frozenset(waits), updates, (fetches, fed))
+    return RunPlan(
+        ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else ""),
+        take=takes[0] if takes else None,
+        puts=frozenset(queue_of(op).name for op in ops if op.type in ENQUEUE_OPS),
+        closes=any(op.type in CLOSE_OPS for op in ops),
+        iterates=bool(iterators),
+        waits=frozenset(op.name for op in (*takes, *iterators)),
+        updates=any(UPDATE_OPS.search(op.type) for op in ops),
+        held=(fetches, fed),
+    )
 
 
-def elements_put(flow: QueueFlow, feeds: Mapping[Any, Any] | None) -> int | None:
-    """Return how many elements a put moves, or None if that is unknown."""
-    if flow.elements is not None or flow.fed is None or not feeds:
-        return flow.elements
-    for key, value in feeds.items():
-        if key is flow.fed or key == getattr(flow.fed, "name", None):
-            return int(_numpy().shape(value)[0])
-    return None
+def queue_of(op: Any) -> Any:
+    """Return the operation that creates the queue of an operation on it."""
+    queue = op.inputs[0].op
+    while queue.inputs and queue.type in ("Identity", "RefIdentity"):
+        queue = queue.inputs[0].op
+    return queue
+
+
+class QueueFacts(NamedTuple):
+    """A queue that a run takes from: its elements in a step, and its buffer in steps."""
+
+    note: str
+    buffer: int | None
+
+
+def queue_facts(take: Any) -> QueueFacts:
+    """Return the facts about the queue of an operation that takes from it."""
+    queue = queue_of(take)
+    elements = 1 if take.type == "QueueDequeueV2" else _constant(take.inputs[1])
+    capacity = int(queue.get_attr("capacity"))
+    try:
+        minimum = int(queue.get_attr("min_after_dequeue"))
+    except ValueError:  # only the shuffling queue has it
+        minimum = 0
+    bounded = capacity >= 0 and elements
+    return QueueFacts(
+        f"takes {elements or 'some'} of a {queue.type} of {capacity if capacity >= 0 else None}, "
+        f"at least {minimum} kept",
+        max(0, capacity - minimum) // int(elements) if bounded else None,
+    )
 
 
 def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
@@ -137,16 +153,6 @@ def cast_note(feeds: Mapping[Any, Any]) -> str:
         if wanted and given and _numpy().shape(value) and wanted != given:
             notes.append(f"{key.name} takes {wanted} and is fed {given}")
     return "; ".join(notes)
-
-
-def queue_limits(queue: Any) -> tuple[int | None, int]:
-    """Return the capacity of a queue (None: without bound) and its min_after_dequeue."""
-    capacity = int(queue.get_attr("capacity"))
-    try:
-        minimum = int(queue.get_attr("min_after_dequeue"))
-    except ValueError:  # only the shuffling queue has it
-        minimum = 0
-    return (None if capacity < 0 else capacity), minimum
 
 
 def _flat(fetches: Any) -> Iterator[Any]:
@@ -187,36 +193,8 @@ def _ancestors(roots: list[Any], fed: set[str]) -> Iterator[Any]:
                 todo.append(before)
 
 
-def _queue(op: Any) -> Any:
-    queue = op.inputs[0].op
-    while queue.inputs and queue.type in ("Identity", "RefIdentity"):
-        queue = queue.inputs[0].op
-    return queue
-
-
 def _constant(tensor: Any) -> Any:
     return sys.modules["tensorflow.python.framework.tensor_util"].constant_value(tensor)
-
-
-def _elements_taken(op: Any) -> int | None:
-    if op.type == "QueueDequeueV2":
-        return 1
-    count = _constant(op.inputs[1])
-    return None if count is None else int(count)
-
-
-def _put(op: Any, fed: list[Any]) -> QueueFlow:
-    if op.type == "QueueEnqueueV2":
-        return QueueFlow(_queue(op), 1)
-    component = op.inputs[1]
-    static = component.shape.as_list()[0] if component.shape.rank else None
-    if static is not None:
-        return QueueFlow(_queue(op), int(static))
-    sources = {
-        tensor.name for source in _ancestors([component.op], set()) for tensor in source.outputs
-    }
-    found = next((tensor for tensor in fed if getattr(tensor, "name", "") in sources), None)
-    return QueueFlow(_queue(op), None, found)
 
 
 def _numpy() -> Any:

@@ -102,9 +102,12 @@ class BatchRelay:
         """Hold the error of an iterator behind its batches."""
         self.error, self.source = error, iterator
 
-    def forget_error(self) -> None:
-        """Forget the error and its iterator."""
-        self.error = self.source = None
+    def take_error(self) -> Exception | None:
+        """Return the error, which is then forgotten, as is its iterator if no batch is left."""
+        error, self.error = self.error, None
+        if not self.held:
+            self.source = None
+        return error
 
     def hand_out(self, count: int = 1) -> None:
         """Let the next `count` batches be taken out."""

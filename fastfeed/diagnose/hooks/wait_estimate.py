@@ -13,7 +13,6 @@ MIN_WAIT, MAX_VARIATION = 0.05, 0.25
 MAX_DEBT = 0.5  # share of the computing time by which faster steps may offset slower ones
 # Of shorter steps only some are observed inside: the observation would be a large part of them.
 ALWAYS_OBSERVED_S = 0.008
-RECENT_STEPS = 20  # latest steps, which give the usual time of a step; a burst needs as many before
 
 
 class WaitEstimator:

@@ -20,6 +20,7 @@ from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
 from fastfeed.diagnose.sample.remote_tasks import with_remote
 from fastfeed.diagnose.sample.sampler import LineRole, Sampler
 from fastfeed.diagnose.sample.slices import INPUT_KIND, STEP
+from fastfeed.probes.interpreter import CAN_TRACE_LINES
 from fastfeed.probes.lock import CONTENDED_S
 from fastfeed.probes.machine_log import Machine, pools_of
 from fastfeed.steps.timeline import DOSED, Loop, Mark, Step, Timeline
@@ -31,6 +32,7 @@ WHOLE_EPOCHS_NOTE = (
     "an iteration takes seconds and fetches no batch: it is a call that takes its batches itself, "
     "such as a compiled epoch; figures are per call, and waits for input are hidden in it"
 )
+OLD_PYTHON = "Python reports them since 3.12; `fastfeed.watch` marks the steps in any version"
 KNOWN_WAITS = ("exact", "modelled")  # waits of a loop's steps
 CALL_LOOPS = ("session", "call")  # kinds that are known by the calls of their steps
 CALL_KINDS = (*CALL_LOOPS, "keras")  # loops whose steps are calls, with time between them
@@ -55,7 +57,8 @@ class EvidenceCollector:
         self._sampler.start()
         self._sampler.begin(asking=False)
         self._search = HiddenThread(log, self._search_loop, name="the search for a loop")
-        self._search.start()
+        if CAN_TRACE_LINES:
+            self._search.start()
 
     def measure(self, start_s: float) -> None:
         """Start measuring after the warm-up."""
@@ -103,10 +106,8 @@ class EvidenceCollector:
             if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
                 return
             tracker = self._tracker
-            if tracker is not None:
-                tracker.wake()
-                if tracker.given_up or tracker.is_running(LOOP_TIMEOUT_S):
-                    continue
+            if tracker and (tracker.given_up or tracker.is_running(LOOP_TIMEOUT_S)):
+                continue
             found = self._sampler.track_iterations(self._log.timeline)
             if found is not None and not (tracker and found.tracks_same_loop(tracker)):
                 self._stop_tracker()  # its loop is over: it read files, and now the script trains
@@ -132,6 +133,7 @@ class EvidenceCollector:
         tasks = sampler.tasks(parts, steps=known)
         if loop is not None and loop.producers is not None:
             tasks = with_remote(tasks, loop.producers())
+        missing = (*request.missing, *sampler.missing, *self._untracked(loop))
         calls, evaluations = loops_beside(loop, request.timeline, parts=parts)
         marks = [mark for mark in request.timeline.marks if mark.label not in _acting(parts)]
         for one in evaluations:
@@ -153,7 +155,7 @@ class EvidenceCollector:
             gil_late_s=late_s,
             gil_late_p90_s=late_p90_s,
             pools=pools_of(sys.modules),
-            missing=tuple(dict.fromkeys((*request.missing, *sampler.missing, *self._untracked()))),
+            missing=tuple(dict.fromkeys(missing)),
             overhead_s=sampler.overhead_s,
             first_batch_s=first.begin_s + first.wait_s - request.begin_s if first else None,
             warmup_s=request.warmup_s,
@@ -164,8 +166,12 @@ class EvidenceCollector:
             interventions=request.interventions,
         )
 
-    def _untracked(self) -> list[str]:
-        reason = self._tracker.given_up if self._tracker else ""
+    def _untracked(self, loop: Loop | None) -> list[str]:
+        """Return why the iterations of a loop without hooks are not known one by one."""
+        if loop is not None and loop.kind != SAMPLED:
+            return []
+        reason = "" if CAN_TRACE_LINES else OLD_PYTHON
+        reason = self._tracker.given_up if self._tracker else reason
         return [f"each iteration of the loop: {reason}"] if reason else []
 
 

@@ -21,7 +21,12 @@ from fastfeed.diagnose.hooks.experiments import Experiments
 from fastfeed.diagnose.hooks.hook_log import BurstSchedule, HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.interventions.schedule import Interventions
-from fastfeed.diagnose.run.endings import flush_output, prepare_hard_exit, run_exit_handlers
+from fastfeed.diagnose.run.endings import (
+    arm_exit,
+    flush_output,
+    prepare_hard_exit,
+    run_exit_handlers,
+)
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan, is_importing
 from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
@@ -29,13 +34,13 @@ from fastfeed.diagnose.run.script import EXIT_INTERRUPTED, Script
 from fastfeed.diagnose.run.training_children import TrainingChildren, end_processes
 from fastfeed.diagnose.run.watchdog import FeedStall, Watchdog, record_thread_deaths
 from fastfeed.probes.family import descendants
-from fastfeed.probes.pending_calls import is_call_pending
 from fastfeed.steps.timeline import Loop, Timeline
 
 END_POLL_S = 0.1
 WATCHDOG_S = 0.5
 SCRIPT_STOP_S = 5.0  # for a script that was asked to stop
 BLOCK_STOP_S = 2.0  # for a block of interventions that is to end
+STOP_LIMIT_S = 20.0  # after which it ends, whatever its interpreter does
 REPORT_WAIT_S = 30.0  # most that the end of the script waits for a report in progress
 WITH_CHILDREN = (
     ReportReason.END,
@@ -108,7 +113,8 @@ class Launch:
         self._code: int | None = None
         self._ending = threading.Lock()  # the script ends by itself, or is stopped
         self._ended_s = self._begin_s  # end of the script
-        self._stopped = False
+        self._stopped = False  # the script has ended otherwise than by itself
+        self._stopping = False  # because of the report
         self._imports = ImportHooks(self.log)
         self._undo: list[Callable[[], None]] = []
         self._exit: Callable[[int], None] = os._exit
@@ -128,13 +134,21 @@ class Launch:
         return code
 
     def at_exit(self) -> None:
-        """Report if that is still to be done, and end an interrupted script by the signal."""
+        """Report if that is still to be done, and end an interrupted script by the signal.
+
+        The end of the interpreter can hang in threads of a framework that call Python, or abort. A
+        script that is stopped does not wait for it.
+        """
         self.finish(ReportReason.CRASH if self._script.crashed else ReportReason.END)
         if self._code == EXIT_INTERRUPTED and os.getpid() == self._pid:
             run_exit_handlers()
             flush_output()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
+        if self._stopping and os.getpid() == self._pid:
+            run_exit_handlers()
+            prepare_hard_exit()
+            self._exit(self._code or 0)
 
     def finish(self, reason: ReportReason) -> None:
         """Report the end of the script, if that is still to be done, and switch every hook off."""
@@ -350,13 +364,11 @@ class Launch:
         """End the script as by sys.exit(0), and abruptly what does not end within some seconds."""
         if self._code is not None or self._stopped:
             return
-        if is_call_pending():  # as long as the main thread waits for its children
-            end_processes(trainers)
-            until_s = time.monotonic() + SCRIPT_STOP_S
-            while is_call_pending() and time.monotonic() < until_s:
-                time.sleep(END_POLL_S)
         with self._ending:  # it would interrupt the exit of a script that has ended meanwhile
             if self._code is None:
+                self._stopping = True
+                flush_output()  # the interpreter may not come to it
+                arm_exit(STOP_LIMIT_S, 0)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit)
                 )

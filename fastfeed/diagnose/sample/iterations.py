@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from time import perf_counter
 from types import CodeType
 from typing import NamedTuple
 
-from fastfeed.probes.interpreter import MonitoringLineTracer, TraceLineTracer
-from fastfeed.steps.timeline import OBSERVING, UNOBSERVED, Loop, Mark, Step, Timeline
+from fastfeed.probes.interpreter import LineTracer
+from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
 SAMPLED = "sampled"
-MIN_OVERHEAD_SHARE = 0.01  # of an iteration: below it, tracing is not worth a mark
-COSTLY_SLOWDOWN = 1.1  # of a line: beyond it, tracing pauses after a few iterations
 
 
 class LoopLines(NamedTuple):
     """Source lines of a loop, the head first.
 
-    `input_shares`: by line, the share (0 to 1) of its time that is input. `slowdowns`: by line, how
-    many times as long it takes while it is traced, where that is not 1.
+    `input_shares`: by line, the share (0 to 1) of its time that is input.
     """
 
     code: CodeType
     numbers: range
     input_shares: Mapping[int, float]
-    slowdowns: Mapping[int, float]
 
 
 class IterationTracker:
     """Records the steps of a loop of the main thread in `loop`, from `start` to `stop`.
 
-    It gives up, and `given_up` says why, if a debugger or a coverage tool already traces lines, or
-    if the script calls so many functions that tracing would slow it down noticeably.
+    It gives up, and `given_up` says why, if debuggers or coverage tools already trace lines.
     """
 
     def __init__(self, timeline: Timeline, loop: Loop, *, lines: LoopLines) -> None:
         self._timeline = timeline
         self._loop = loop
         self._lines = lines
-        head = lines.numbers.start
-        self._tracer: MonitoringLineTracer | TraceLineTracer
-        if sys.version_info >= (3, 12):
-            self._tracer = MonitoringLineTracer(lines.code, self.begin_line, head=head)
-        else:
-            costly = max(lines.slowdowns.values(), default=1.0) > COSTLY_SLOWDOWN
-            self._tracer = TraceLineTracer(lines.code, self.begin_line, head=head, costly=costly)
+        self._tracer = LineTracer(lines.code, self.begin_line, head=lines.numbers.start)
         self._begin_s = -1.0  # of the current iteration; -1: none
-        self._wait_s = self._overhead_s = self._cost_s = 0.0
-        self._wakes = 0  # of the tracer, when it was last asked
+        self._wait_s = 0.0
         self._last = 0.0, 0  # when the current line began, and its number
-        self._left_s = self._unobserved_s = -1.0
+        self._left_s = -1.0
         self._started_s = 0.0
 
     @property
@@ -60,17 +47,13 @@ class IterationTracker:
         return self._tracer.given_up
 
     def start(self) -> None:
-        """Start with the next instruction of the main thread."""
+        """Start with the next line of the loop."""
         self._started_s = perf_counter()
         self._tracer.start()
 
     def stop(self) -> None:
         """Stop: nothing is recorded from here on."""
         self._tracer.stop()
-
-    def wake(self) -> None:
-        """Trace again after a pause that saves overhead; to be called once a second."""
-        self._tracer.wake()
 
     def is_running(self, within_s: float) -> bool:
         """Return True if an iteration ended within `within_s` seconds, or none is due yet."""
@@ -83,17 +66,8 @@ class IterationTracker:
 
     def begin_line(self, line: int, now: float) -> None:
         """Account for the last line; `line` begins now (0: the function has returned)."""
-        if self._tracer.wakes != self._wakes:
-            self._wakes = self._tracer.wakes
-            self._unobserved_s = max(self._unobserved_s, self._last[0])
-            self._begin_s = self._left_s = -1.0
-            self._last = now, 0
         since, before = self._last
-        cost_s = self._tracer.cost_s - self._cost_s
-        self._cost_s = self._tracer.cost_s
-        spent_s = max(0.0, now - since - cost_s) / self._lines.slowdowns.get(before, 1.0)
-        self._wait_s += self._lines.input_shares.get(before, 0.0) * spent_s
-        self._overhead_s += now - since - spent_s
+        self._wait_s += self._lines.input_shares.get(before, 0.0) * (now - since)
         if line not in self._lines.numbers:
             self._leave(now)
         elif line == self._lines.numbers.start:
@@ -107,13 +81,9 @@ class IterationTracker:
     def _begin_iteration(self, now: float) -> None:
         if self._begin_s >= 0:
             self._end_iteration(now)
-        elif self._unobserved_s >= 0:
-            self._timeline.marks.append(Mark(UNOBSERVED, self._unobserved_s, now))
-            self._unobserved_s = -1.0
         elif self._left_s >= 0:
             self._timeline.marks.append(Mark("epoch", now, now, self._loop.name))
-        self._begin_s = now
-        self._wait_s = self._overhead_s = 0.0
+        self._begin_s, self._wait_s = now, 0.0
 
     def _leave(self, now: float) -> None:
         if self._begin_s >= 0:
@@ -122,7 +92,3 @@ class IterationTracker:
 
     def _end_iteration(self, now: float) -> None:
         self._loop.steps.append(Step(self._begin_s, now, min(self._wait_s, now - self._begin_s)))
-        if self._overhead_s > MIN_OVERHEAD_SHARE * (now - self._begin_s):
-            self._timeline.marks.append(
-                Mark(OBSERVING, max(self._begin_s, now - self._overhead_s), now)
-            )

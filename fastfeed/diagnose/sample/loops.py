@@ -26,7 +26,7 @@ from fastfeed.diagnose.sample.iterations import LoopLines
 from fastfeed.diagnose.sample.slices import HOST, INPUT_KIND, STEP, Statement
 from fastfeed.diagnose.sample.tasks import MIN_SPY_SAMPLES, AttributionContext
 from fastfeed.diagnose.sample.thread_log import MIN_SAMPLES, Sample
-from fastfeed.probes.interpreter import SUSPENDS, TRACED_FACTOR
+from fastfeed.probes.interpreter import SUSPENDS
 from fastfeed.probes.places import Place, Places, line_of
 
 MIN_STACK_SHARE = 0.97  # of the samples: the frame of a loop is on the stack in nearly all
@@ -198,28 +198,7 @@ def loop_lines(samples: Iterable[Sample], context: AttributionContext) -> LoopLi
         total = spent[one.first, True] + spent[one.first, False]
         share = spent[one.first, True] / total if total else float(kind == INPUT_KIND)
         input_shares.update(dict.fromkeys(range(one.first, one.last + 1), share))
-    slowdowns = _slowdowns(samples, found, context=context) if TRACED_FACTOR > 1 else {}
-    return LoopLines(found.code, found.lines, input_shares, slowdowns)
-
-
-def _slowdowns(
-    samples: Sequence[Sample], found: LocatedLoop, *, context: AttributionContext
-) -> dict[int, float]:
-    """Return by line how many times as long it takes while it is traced.
-
-    The bytecode of the loop and of generators that it iterates over is slow then.
-    """
-    counts: Counter[int] = Counter()
-    inline: Counter[int] = Counter()
-    for sample in samples:
-        position = position_of(sample, found.code, context=context)
-        if position is not None:
-            counts[position.line] += 1
-            own = sample.stack[0][0] is found.code or sample.stack[0][0].co_flags & SUSPENDS
-            inline[position.line] += bool(
-                own and sample.holder and not context.called(sample.stack[0])
-            )
-    return {line: 1 + (TRACED_FACTOR - 1) * n / counts[line] for line, n in inline.items() if n}
+    return LoopLines(found.code, found.lines, input_shares)
 
 
 def _part(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from enum import Enum
 
-from fastfeed.diagnose.evidence import PRODUCER, LoopPart, MarkHint, Task
+from fastfeed.diagnose.evidence import PIPE, PRODUCER, SOCKET, LoopPart, MarkHint, Task
 from fastfeed.diagnose.sample.callback_parts import callback_parts
 from fastfeed.diagnose.sample.callbacks import drop_callbacks, waiting_samples
 from fastfeed.diagnose.sample.child_processes import Children
@@ -156,7 +156,7 @@ class Sampler:
             waits = waiting_samples(trace, context=context, parts=parts, steps=steps)
             own = thread_tasks(drop_callbacks(logs.values(), waits, context=context), context)
             children = self._children.tasks(self._spy, self._places)
-            return tuple(settle_roles(self._with_uncounted(own) + children, logs))
+            return tuple(map(_local, settle_roles(self._with_uncounted(own) + children, logs)))
 
     def _with_uncounted(self, own: list[Task]) -> list[Task]:
         """Return the tasks; uncounted CPU seconds are added to producers that have ended."""
@@ -363,3 +363,12 @@ class Sampler:
             self._pause_s = max(TASK_SEARCH_S, (time.thread_time() - begun_s) / SEARCH_SHARE)
         if len(self._delays) % SPY_EVERY == 0:
             self._spy.poll(self._children.python_pids())
+
+
+def _local(task: Task) -> Task:
+    """Return the task without waits for a network, if its process has no such sockets: it waits for
+    other processes. The system call of a wait for several files does not tell of what kind."""
+    if not task.share(SOCKET) or procfs.has_internet_sockets(task.pid):
+        return task
+    busy = {state: share for state, share in task.busy.items() if state != SOCKET}
+    return replace(task, busy={**busy, PIPE: task.share(PIPE, SOCKET)})

@@ -15,12 +15,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastfeed.diagnose.hooks import experiments as module
 from fastfeed.diagnose.hooks.copies import NotCopyable, addresses, copied, nbytes_of
-from fastfeed.diagnose.hooks.experiments import GUARD_STEPS, Experiments, randomness
+from fastfeed.diagnose.hooks.experiments import (
+    GUARD_STEPS,
+    MAX_BATCHES,
+    Experiments,
+    RecordedInput,
+    randomness,
+)
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.recorder import NEVER, BatchSource, StepRecorder
 from fastfeed.steps.timeline import Step, Timeline
 from fastfeed.steps.watch import WatchedIterator
+from tests.diagnose.hooked import Clock
 
 IDLE = BatchSource(idle=lambda: True)
 
@@ -37,7 +45,7 @@ class Bursts(HookLog):
     def experiment(self, steps: StepRecorder, take: Callable[[], Any]) -> None:
         self.asks += 1
         if self.asks in self.bursts:
-            self.experiments._burst(steps, take)
+            self.experiments.burst(RecordedInput(self.experiments, steps, get=take), planned=False)
             self.due_s = 0.0
 
 
@@ -139,10 +147,10 @@ def due(
 @pytest.mark.parametrize(
     ("buffer", "kind", "elsewhere", "free"),
     [
-        (4, "torch", False, 4),
+        (4, "torch", False, MAX_BATCHES),
         (0, "torch", False, 0),
         (None, "watch", False, 0),
-        (None, "watch", True, 8),
+        (None, "watch", True, MAX_BATCHES),
     ],
 )
 def test_only_where_others_make_the_batches(
@@ -195,22 +203,40 @@ def test_one_experiment_where_producers_take_the_cores() -> None:
         if not any(step.free for step in steps.loop.steps):
             log.due_s = 0.0
     steps.end(perf_counter())
-    assert 2 <= sum(step.free for step in steps.loop.steps) <= 4
+    assert sum(step.free for step in steps.loop.steps) == MAX_BATCHES
     assert log.experiments is not None
     log.due_s = 0.0
     assert not log.experiments.is_due(steps.loop), "one is enough"
 
 
-def test_bursts_of_hooks_that_make_their_own() -> None:
+class Shelf:
+    """The input of a hook that takes batches ahead itself; `taking` is called for each."""
+
+    def __init__(self, taking: Callable[[], None] = lambda: None) -> None:
+        self.taken, self._taking = 0, taking
+
+    def take(self) -> bool:
+        self._taking()
+        self.taken += 1
+        return True
+
+    def is_full(self) -> bool:
+        return True
+
+
+def test_bursts_of_hooks_that_take_ahead_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes too long is the last."""
     log, steps = due(4)
-    experiments = log.experiments
-    assert experiments is not None
-    assert experiments.is_due(steps.loop)
-    experiments.end_burst(0.1)
-    assert 0.0 < log.due_s < NEVER
-    experiments.end_burst(100.0)
-    experiments.end_burst(100.0)
-    assert log.due_s == NEVER
+    clock = Clock()
+    monkeypatch.setattr(module, "perf_counter", clock)
+    assert log.experiments is not None
+    assert log.experiments.is_due(steps.loop)
+    quick, slow = Shelf(), Shelf(lambda: clock.advance(100.0))
+    log.experiments.burst(quick)
+    assert (quick.taken, 0.0 < log.due_s < NEVER) == (MAX_BATCHES, True)
+    log.experiments.burst(slow)
+    assert (slow.taken, log.due_s) == (1, NEVER)
+    assert [mark.end_s - mark.start_s for mark in log.timeline.marks] == [0.0, 100.0]
 
 
 class Pair(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 
 from fastfeed.diagnose.hooks import keras_steps, tf_relay
 from tests.diagnose.fitting import NO_MORE, batch, keras, model_of, on_demand, shuffled, tf, trained
-from tests.diagnose.hooked import Clock, Every, kinds, loops, watched
+from tests.diagnose.hooked import Clock, kinds, loops, watched
 
 pytestmark = NO_MORE
 
@@ -61,9 +61,8 @@ SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
 def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where batches are taken beforehand, over the ends of epochs."""
     expected = trained(model_of(), **SOURCES[source](), epochs=3)
-    monkeypatch.setattr(keras_steps, "RECENT_STEPS", 3)
     monkeypatch.setattr(keras_steps, "ALWAYS_OBSERVED_S", 0.0)
-    with watched("keras", "keras_fit", experiments=Every(4)) as log:
+    with watched("keras", "keras_fit", every=4) as log:
         assert trained(model_of(), **SOURCES[source](), epochs=3) == expected
     (loop,) = loops(log, "keras")
     assert len(loop.steps) == (33 if source == "odd end" else 36)
@@ -110,7 +109,6 @@ def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatc
     clock = Clock()
     for module in (keras_steps, tf_relay):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(keras_steps, "RECENT_STEPS", 2)
 
     def slow() -> Iterator[Any]:
         for i in range(100):
@@ -144,7 +142,7 @@ def test_structures_of_every_kind_go_through() -> None:
         return found
 
     expected = run()
-    with watched("keras", "keras_fit", experiments=Every(3)) as log:
+    with watched("keras", "keras_fit", every=3) as log:
         assert run() == expected
     assert {leaf.dtype for leaf in loops(log, "keras")[0].leaves} == {"float32", "string"}
 
@@ -168,11 +166,7 @@ def test_errors_of_the_source_come_as_they_are() -> None:
         assert run() == expected
 
 
-def test_what_is_taken_beforehand_breaks_where_it_would_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(keras_steps, "RECENT_STEPS", 2)
-
+def test_what_is_taken_beforehand_breaks_where_it_would_have() -> None:
     def broken() -> Iterator[Any]:
         yield from (batch(i) for i in range(9))
         raise ValueError("bad record")
@@ -180,7 +174,7 @@ def test_what_is_taken_beforehand_breaks_where_it_would_have(
     seen: list[int] = []
     count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: seen.append(step))
     found = pytest.raises(tf.errors.OpError, match="bad record")
-    with watched("keras", "keras_fit", experiments=Every(2)) as log, found:
+    with watched("keras", "keras_fit", every=2) as log, found:
         model_of().fit(broken(), steps_per_epoch=20, verbose=0, callbacks=[count])
     assert len(seen) == 9
     assert any(step.free for step in loops(log, "keras")[0].steps)

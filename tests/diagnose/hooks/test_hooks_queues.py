@@ -14,22 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.hooks import queues
-from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.experiments import MAX_BATCHES, Experiments
+from fastfeed.diagnose.hooks.hook_log import BurstInput, HookLog
 from fastfeed.steps.timeline import Loop, Timeline
 
 
-class Always:
-    """Experiments as often as a caller requests."""
+class Always(Experiments):
+    """Experiments whenever the next of `bursts` says so."""
 
-    def __init__(self, bursts: list[bool]) -> None:
-        self.bursts = bursts
-        self.made = 0
+    def __init__(self, log: HookLog, bursts: list[bool]) -> None:
+        super().__init__(log)
+        self.bursts, log.due_s = bursts, 0.0
 
     def is_due(self, loop: Loop) -> bool:
         return bool(self.bursts) and self.bursts.pop(0)
 
-    def end_burst(self, seconds: float) -> None:
-        self.made += 1
+    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
+        super().burst(source, planned=False)
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_a_loop_over_a_queue(log: HookLog) -> None:
 
 def test_a_small_queue_is_emptied_until_there_are_steps_enough() -> None:
     log = HookLog(Timeline())
-    log.experiments = Always([False, True])  # type: ignore[assignment]
+    log.experiments = Always(log, [False, True])
     for _ in _installed(log):
         batches: queue.Queue[int] = queue.Queue(2)
         thread = threading.Thread(
@@ -76,7 +77,7 @@ def test_a_small_queue_is_emptied_until_there_are_steps_enough() -> None:
         thread.start()
         assert [batches.get() for _ in range(30)] == list(range(30))
         thread.join(10)
-    assert sum(step.free for loop in loops(log) for step in loop.steps) == 2 * queues.MAX_REFILLS
+    assert sum(step.free for loop in loops(log) for step in loop.steps) == MAX_BATCHES
 
 
 def test_looking_without_waiting_is_no_step(log: HookLog) -> None:
@@ -114,7 +115,7 @@ def test_a_queue_for_each_epoch(log: HookLog) -> None:
 
 
 def test_what_was_taken_ahead_is_had_first_by_whoever_asks(log: HookLog) -> None:
-    log.experiments = Always([False, True])  # type: ignore[assignment]
+    log.experiments = Always(log, [False, True])
     batches = filled(6)
     found = [batches.get() for _ in range(3)]
     assert batches.qsize() == 0, "all is taken ahead"
@@ -128,7 +129,7 @@ def test_what_was_taken_ahead_is_had_first_by_whoever_asks(log: HookLog) -> None
 def test_experiments_change_nothing(puts: list[int], bursts: list[bool]) -> None:
     """Several batches come at a time; each arrives once and in order, and so does the sentinel."""
     log = HookLog(Timeline())
-    log.experiments = Always(bursts)  # type: ignore[assignment]
+    log.experiments = Always(log, bursts)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(queues, "SETTLED_S", 0.0)
         for _ in _installed(log):

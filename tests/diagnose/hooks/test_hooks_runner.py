@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner
-from fastfeed.diagnose.hooks.experiments import Experiments
+from fastfeed.diagnose.hooks.experiments import Experiments, RecordedInput
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.hooks.patches import RECORDER
@@ -28,7 +28,7 @@ class Bursting(HookLog):
     def experiment(self, steps: StepRecorder, take: Any) -> None:
         steps.source = steps.source._replace(idle=lambda: True)
         if self.experiments is not None:
-            self.experiments._burst(steps, take)
+            self.experiments.burst(RecordedInput(self.experiments, steps, get=take), planned=False)
             self.due_s = 0.0
 
 

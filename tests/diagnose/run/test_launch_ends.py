@@ -179,6 +179,24 @@ def test_by_time_where_no_hook_sees_a_loop(tmp_path: Path) -> None:
     assert reports(said) == [("no steps", False)] * 2
 
 
+TEARDOWN = """
+import ctypes, time
+class Held:
+    def __del__(self): ctypes.PyDLL(None).pause()  # with the interpreter lock, as at its end
+held = Held()
+while True: time.sleep(0.001)
+"""
+
+
+def test_a_script_that_is_stopped_does_not_wait_for_the_end_of_its_interpreter(
+    tmp_path: Path,
+) -> None:
+    code, out, err, _ = observed(
+        script(tmp_path, TEARDOWN), plan=WatchPlan(seconds=0.5, warmup_s=0.2, stop=True)
+    )
+    assert (code, out, err) == (0, "", "")
+
+
 def test_a_dead_feed(tmp_path: Path) -> None:
     code, out, err, said = observed(script(tmp_path, HUNG), "dead", plan=SHORT)
     assert (code, out, err) == (1, "mine ValueError\n", "")

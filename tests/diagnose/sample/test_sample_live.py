@@ -65,7 +65,9 @@ def sampler() -> Iterator[Sampler]:
 
 def test_threads_that_wait(sampler: Sampler) -> None:
     held, over = threading.Lock(), threading.Event()
-    near, far = socket.socketpair()
+    server = socket.create_server(("127.0.0.1", 0))
+    near = socket.create_connection(server.getsockname())
+    far, _ = server.accept()
     inner, outer = os.pipe()
     full: queue.Queue[int] = queue.Queue(1)
     empty: queue.Queue[int] = queue.Queue()
@@ -101,7 +103,7 @@ def test_threads_that_wait(sampler: Sampler) -> None:
             return {name: dominant(tasks[name]) for name in kinds}
 
         until(lambda: states() == {name: name for name in kinds}, "the states of the threads")
-    for thing in (near, far):
+    for thing in (server, near, far):
         thing.close()
     os.close(inner)
     os.close(outer)

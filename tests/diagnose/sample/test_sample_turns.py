@@ -3,61 +3,62 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fastfeed.diagnose.sample import iterations as turns
-from fastfeed.steps.timeline import OBSERVING, Mark, Step
-from tests.diagnose.turning import settled, stop_at, train, turns_of
+from fastfeed.probes.interpreter import CAN_TRACE_LINES
+from fastfeed.steps.timeline import Step
+from tests.diagnose.turning import stop_at, train, turns_of
 
-pytestmark = pytest.mark.usefixtures("untraced")
+traces = pytest.mark.skipif(not CAN_TRACE_LINES, reason="sys.monitoring came with Python 3.12")
 
 
+@traces
 def test_each_turn_is_a_step() -> None:
     found, loop, timeline = turns_of(train, {2: 1.0})
     found.start()
     assert train(100) == train(100)
     found.stop()
-    settled(found)
     # The last request, which ends the loop, counts as one.
     assert len(loop.steps) == 2 * 101
     assert all(a.end_s <= b.begin_s for a, b in zip(loop.steps, loop.steps[1:], strict=False))
     assert all(0 < step.wait_s <= step.end_s - step.begin_s for step in loop.steps)
-    assert [mark.kind for mark in timeline.marks if mark.kind != OBSERVING] == ["epoch"], (
-        "the second pass"
-    )
+    assert [mark.kind for mark in timeline.marks] == ["epoch"], "the second pass"
 
 
-def test_lines_that_wait_for_nothing() -> None:
-    found, loop, _ = turns_of(train, {4: 0.0})
-    found.start()
-    train(10)
-    found.stop()
-    settled(found)
-    assert {step.wait_s for step in loop.steps} == {0.0}
-
-
+@traces
 def test_it_begins_and_ends_amidst_a_loop() -> None:
     found, loop, _ = turns_of(stop_at)
     found.start()
     stop_at(lambda: found, 100, 20)
-    settled(found)
     assert 18 <= len(loop.steps) <= 21
 
 
-def test_what_looking_takes_is_no_part_of_a_turn() -> None:
-    """Half of a line that takes twice as long while it is traced, and the cost of the interpreter's
-    calls."""
-    found, loop, timeline = turns_of(train, {2: 1.0}, {2: 2.0})
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 9.0)), max_size=40))
+def test_steps_tile_the_loop_and_wait_in_the_lines_of_the_input(
+    lines: list[tuple[int, float]],
+) -> None:
+    """Lines come in any order; 0 is the end of the function, 1 the head, and 2 is input."""
+    found, loop, timeline = turns_of(train)
     head = found._lines.numbers.start
-    for line, now, cost_s in (
-        (head, 0.0, 0.0),
-        (head + 1, 4.0, 0.0),
-        (head, 10.0, 1.0),
-        (0, 10.0, 1.0),
-    ):
-        found._tracer.cost_s = cost_s
-        found.begin_line(line, now)
-    assert loop.steps[0] == Step(0.0, 10.0, 2.0)
-    assert timeline.marks == [Mark(OBSERVING, 7.0, 10.0)]
+    found._lines = found._lines._replace(input_shares={head + 1: 1.0})
+    now, begun, waited, before = 0.0, None, 0.0, 0
+    expected, epochs = [], 0
+    for line, lasted in lines:
+        if begun is not None and before == 2:
+            waited += lasted
+        now += lasted
+        if begun is not None and line in (0, 1):
+            expected.append((begun, now, waited))
+        epochs += line == 1 and begun is None and bool(expected)
+        begun = now if line == 1 else None if line == 0 else begun
+        waited = waited if line > 1 else 0.0
+        found.begin_line(head + line - 1 if line else 0, now)
+        before = line
+    assert [step[:2] for step in loop.steps] == [one[:2] for one in expected]
+    assert [step.wait_s for step in loop.steps] == pytest.approx([one[2] for one in expected])
+    assert len(timeline.marks) == epochs
 
 
 def test_a_loop_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,8 @@ HERE = "here"  # a remote producer on this machine
 CALLED_BACK = "Python in TensorFlow's threads"
 
 
-class DeviceGapFigures(NamedTuple):
+@dataclass(frozen=True)
+class DeviceGapFigures:
     """How long a fetch leaves the accelerator without work, on its own clock: the median and the
     99 % quantile in seconds, and the share of the time of all fetches, give or take `error`."""
 

@@ -31,7 +31,7 @@ class DeviceClock:
         item = get()
         if entry is not None:
             fetched = DeviceGap(begin_s, perf_counter() - asked_s)
-            self._tried(lambda: clock.leave(loop, entry, fetched))
+            self._tried(lambda: clock.leave(entry, loop=loop, fetched=fetched))
         return item
 
     def _chosen(self) -> CudaEvents | ArrayReadiness | None:
@@ -70,7 +70,7 @@ class CudaEvents:
         full = len(self._pending) >= MAX_PENDING
         return None if full or self._cuda.is_current_stream_capturing() else self._event()
 
-    def leave(self, loop: Loop, entry: Any, fetched: DeviceGap) -> None:
+    def leave(self, entry: Any, *, loop: Loop, fetched: DeviceGap) -> None:
         """Queue the event after the fetch, and add the gaps of what the device has passed."""
         self._pending.append((loop, fetched.begin_s, entry, self._event()))
         while self._pending:
@@ -103,7 +103,7 @@ class ArrayReadiness:
         self._next_s = begin_s + (perf_counter() - begin_s) / MAX_ASKING_SHARE
         return found
 
-    def leave(self, loop: Loop, entry: list[Any], fetched: DeviceGap) -> None:
+    def leave(self, entry: list[Any], *, loop: Loop, fetched: DeviceGap) -> None:
         """Add the gap: the whole wait if the device had nothing to do before, none if it still
         works, something in between if it became ready meanwhile."""
         works = bool(entry) and not all(map(_is_ready, entry))

@@ -91,7 +91,7 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "ceiling": diagnosis.ceiling and vars(diagnosis.ceiling),
             "watched": _watched(seen),
             "loop": _loop(seen),
-            "device_gap": seen.device_gap and seen.device_gap._asdict(),
+            "device_gap": seen.device_gap and vars(seen.device_gap),
             "parts": [
                 {"kind": p.kind, "place": str(p.place), "share": p.share} for p in seen.parts
             ],

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from statistics import median
 
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, PYTHON, Evidence, MarkHint, Task
+from fastfeed.diagnose.evidence import (
+    EMPTY,
+    FRAMEWORK,
+    LOCK,
+    PYTHON,
+    TRAINER,
+    Evidence,
+    MarkHint,
+    Task,
+)
 from fastfeed.diagnose.report.words import STATE_WORDS, duration, percent, rate, size
 from fastfeed.probes.lock import CONTENDED_S
 from fastfeed.probes.machine_log import Machine
@@ -102,6 +111,7 @@ def _states(seen: Evidence, task: Task) -> str:
     ready_s = sum(one.cpu_s + one.queued_s for one in seen.tasks_of(FRAMEWORK))
     if ready_s >= MIN_READY_SHARE * task.share(LOCK) * task.wall_s:
         words[LOCK] = "waits for the framework's threads"
+    words[EMPTY] = "waits for input" if task.role == TRAINER else words[EMPTY]
     shown = sorted(task.busy.items(), key=lambda item: -item[1])
     return ", ".join(f"{words[state]} {percent(s)}" for state, s in shown if s >= MIN_SHOWN) or (
         "not observed"

@@ -19,7 +19,7 @@ from fastfeed.errors import OptionError, StateError
 from fastfeed.steps.recorder import site_of
 
 NEVER_DEAD_S = 1e9  # a process that goes on after the block is not ended because its feed is dead
-FRAME = 'style="width:100%;height:800px;border:0" sandbox="allow-scripts"'  # in a notebook
+PAGE_FRAME = 'style="width:100%;height:800px;border:0" sandbox="allow-scripts"'  # in a notebook
 
 
 class BlockDiagnosis:
@@ -95,7 +95,7 @@ class BlockDiagnosis:
 
         if self._found is None:
             return None
-        return f'<iframe srcdoc="{escape(page(self._found))}" {FRAME}></iframe>'
+        return f'<iframe srcdoc="{escape(page(self._found))}" {PAGE_FRAME}></iframe>'
 
     def _keep(self, diagnosis: Diagnosis, written: list[Path]) -> None:
         self._found = diagnosis

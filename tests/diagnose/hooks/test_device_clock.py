@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed.diagnose.evidence import Evidence
+from fastfeed.diagnose.evidence import DeviceGapFigures, Evidence
 from fastfeed.diagnose.hooks import device_clock
 from fastfeed.diagnose.hooks.device_clock import ArrayReadiness, CudaEvents
 from fastfeed.diagnose.hooks.hook_log import HookLog
@@ -96,7 +96,7 @@ def test_gaps_and_work_fill_the_time_of_the_device(fetches: list[tuple[int, int,
         begun_s = clock.now
         entry = events.enter()
         clock.advance(ms / 1e3)
-        events.leave(loop, entry, DeviceGap(begun_s, ms / 1e3))
+        events.leave(entry, loop=loop, fetched=DeviceGap(begun_s, ms / 1e3))
 
     for fetch_ms, step_ms, synchronous in fetches:
         fetch(fetch_ms)
@@ -186,7 +186,7 @@ def test_what_the_readiness_of_arrays_tells(
     clock, loop = ArrayReadiness(lambda: live), Loop("loop", "watch", 1)
     entry = clock.enter()
     assert entry is not None
-    clock.leave(loop, entry, DeviceGap(7.0, 0.4))
+    clock.leave(entry, loop=loop, fetched=DeviceGap(7.0, 0.4))
     assert loop.device_gaps == [DeviceGap(7.0, pytest.approx(gap), pytest.approx(error))]
 
 
@@ -230,7 +230,8 @@ def test_the_share_of_the_time_in_which_the_device_had_no_work() -> None:
     gaps += [DeviceGap(step.begin_s, 0.002, 0.001) for step in steps[100::2]]
     loop = Loop("loop", "torch", 1, steps=steps, device_gaps=gaps)
     seen = Evidence(loop, (), (), Machine(2), 1.0 - 1e-6, 2.0)
-    assert seen.device_gap == (50, 0.002, 0.002, pytest.approx(0.2), pytest.approx(0.1))
+    share, error = pytest.approx(0.2), pytest.approx(0.1)
+    assert seen.device_gap == DeviceGapFigures(50, 0.002, 0.002, share, error)
     text = device_gap(seen)
     assert "2.0 ms (p99 2.0 ms), 20 % of the time (give or take 10 %)" in text
     assert json_of(judge(seen))["device_gap"]["share"] == pytest.approx(0.2)

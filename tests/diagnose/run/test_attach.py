@@ -77,7 +77,7 @@ def test_what_cannot_be_watched(
     assert "no such process" in refused("--pid", str(ended.pid))
     assert "is this very command" in refused("--pid", str(os.getpid()))
     with running("sh", "-c", "echo; exec sleep 1000") as other:
-        assert "(sleep) runs no Python" in refused("--pid", str(other.pid))
+        assert "runs no Python" in refused("--pid", str(other.pid))
     assert "got more than one" in refused("--pid", str(job.pid), "--", "train.py")
     assert "--stop ends a script" in refused("--pid", str(job.pid), "--stop")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)

@@ -52,6 +52,7 @@ if has keras; then
 fi
 part augment bench --workload "photos:$photos" --consumer none --batch-size 64 --threads 1,4,8,16 \
     --augment standard --augment-on producers,dali-cpu,dali-gpu --output "$out/augment"
+if has torch; then part gap "$PYTHON" -m bench.device_gap; fi
 part photos "$PYTHON" -m bench.photos --gpu --photos "$photos" --workers 4 16 --seconds "$seconds" --output "$out/photos"
 
 printf '\n'

@@ -80,6 +80,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "diagnose":  # a package that can be called; importing it sets the attribute
+        return import_module(f"{__name__}.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
@@ -87,4 +89,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "diagnose"})

@@ -223,6 +223,12 @@ def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
     help="Judge the observations in this file of --evidence again, without a SCRIPT.",
 )
 @click.option(
+    "--pid",
+    default=None,
+    type=click.IntRange(1),
+    help="Watch this process, which runs already, from outside for --seconds, without a SCRIPT.",
+)
+@click.option(
     "--no-experiments",
     is_flag=True,
     help="Measure nothing that slows the running job: no batches are prefetched, no cores "
@@ -244,11 +250,12 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
     -m MODULE runs a module. The script keeps its own output and exit code; the report goes to
     stderr.
     """
-    replay = options.pop("replay")
-    if bool(script) == bool(replay):
+    replay, pid = options.pop("replay"), options.pop("pid")
+    given = sum(map(bool, (script, replay, pid)))
+    if given != 1:
         raise OptionError(
-            "diagnose needs either a SCRIPT, as in fastfeed diagnose -- train.py, or --replay "
-            f"FILE, got {'both' if script else 'neither'}"
+            "diagnose needs either a SCRIPT, as in fastfeed diagnose -- train.py, or --pid PID, or "
+            f"--replay FILE, got {'more than one of them' if given else 'none of them'}"
         )
     if options["anonymous"] and options["evidence"] is None:
         raise OptionError("--anonymous is about the file of --evidence: give --evidence FILE, too")
@@ -256,6 +263,8 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
 
     if replay:
         command.replay(replay, **options)
+    elif pid:
+        command.attach(pid, **options)
     else:
         raise Exit(command.diagnose(script, **options))
 

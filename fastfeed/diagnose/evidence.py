@@ -5,8 +5,10 @@ Nothing here reads the machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import NamedTuple
 
 from fastfeed.probes.machine_log import Machine
@@ -52,6 +54,18 @@ MIN_WORK = 0.01  # share of the time below which what follows a wait for a queue
 HERE = "here"  # a remote producer on this machine
 # name of a task: pools whose threads run the user's functions
 CALLED_BACK = "Python in TensorFlow's threads"
+
+
+@dataclass(frozen=True)
+class DeviceGapFigures:
+    """How long a fetch leaves the accelerator without work, on its own clock: the median and the
+    99 % quantile in seconds, and the share of the time of all fetches, give or take `error`."""
+
+    fetches: int
+    median_s: float
+    p99_s: float
+    share: float
+    error: float
 
 
 class DeadProducer(NamedTuple):
@@ -231,10 +245,40 @@ class Evidence:
 
     @property
     def computing(self) -> float:
-        """Share of the time in which an accelerator, or threads of compiled programs, are known to
-        compute."""
+        """Share of the time in which threads of compiled programs are known to compute."""
         pools = [task.share(NATIVE) for task in self.tasks if task.computes]
-        return max([0.0, *pools, *(gpu.busy for gpu in self.machine.gpus)])
+        return max(pools, default=0.0)
+
+    @property
+    def device_busy(self) -> float | None:
+        """Share of the time in which a kernel ran on the busiest GPU of this job, None if unknown.
+
+        A reason to doubt, and no measure of work: a kernel of NCCL that waits for another rank, or
+        one that uses a hundredth of the device, counts as busy.
+        """
+        known = [gpu.busy for gpu in self.machine.gpus if gpu.own and math.isfinite(gpu.busy)]
+        return max(known, default=None)
+
+    @property
+    def device_gap(self) -> DeviceGapFigures | None:
+        """What the accelerator's own clock says of the fetches; None if it was not read.
+
+        Where it is known, its share is the starvation of the accelerator. The host waits for more
+        than that: while it waits, the accelerator may still compute the steps before.
+        """
+        first_s, last_s, loop = self.start_s, self.end_s, self.loop or Loop("", "", 0)
+        gaps = [gap for gap in loop.device_gaps if first_s <= gap.begin_s <= last_s]
+        steps = [step for step in loop.steps if first_s <= step.begin_s <= last_s]
+        if not gaps or not steps:
+            return None
+        period_s = max(1e-9, steps[-1].end_s - steps[0].begin_s) / len(steps)
+        share, error = (
+            sum(seconds) / len(gaps) / period_s
+            for seconds in ((g.seconds for g in gaps), (g.error_s for g in gaps))
+        )
+        ordered = sorted(gap.seconds for gap in gaps)
+        p99_s = ordered[int(0.99 * (len(ordered) - 1))]
+        return DeviceGapFigures(len(gaps), median(ordered), p99_s, min(1.0, share), error)
 
     def parts_of(self, kind: str) -> list[LoopPart]:
         """Return the parts of the loop of a kind."""

@@ -37,15 +37,21 @@ def descendants(pid: int) -> list[Descendant]:
     below = [(child, pid, "") for child in procfs.children_of(pid)]
     while below:
         child, parent, above = below.pop()
-        command = procfs.text_of(f"/proc/{child}/cmdline").replace("\0", " ").strip()
+        process = process_of(child, parent=parent)
+        command = process.command
         below += [(one, child, command) for one in procfs.children_of(child)]
         # Children of a fork server have its command line.
         is_server = FORKSERVER.search(command) is not None and not FORKSERVER.search(above)
         # A zombie has no command line.
         if command and not is_server and not any(name in command for name in HELPER_MODULES):
-            start = procfs.stat_of(child).start_ticks
-            found.append(Descendant(child, parent, command, _is_python(child), start))
+            found.append(process)
     return found
+
+
+def process_of(pid: int, *, parent: int = 0) -> Descendant:
+    """Return a process by its pid; one that is gone or a zombie has no command."""
+    command = procfs.text_of(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+    return Descendant(pid, parent, command, _is_python(pid), procfs.stat_of(pid).start_ticks)
 
 
 def _is_python(pid: int) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,19 @@ from fastfeed.errors import MissingExtra
 KIB = 1024
 DRIVER = "/dev/nvidiactl"
 METER_EVERY_S = 0.2  # NVML averages utilisation over about this time
+FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux: its pids are those of NVML
+UNKNOWN_OWNER = (
+    "which GPUs this job uses: NVML lists no process of it, as in a container, and "
+    "CUDA_VISIBLE_DEVICES does not tell (set it); the load of no GPU counts"
+)
 
 
 @dataclass(frozen=True)
 class GpuUsage:
     """A GPU over some time.
 
-    Shares (0 to 1) of busy time and of memory in use; bytes/s received from and sent to the host.
+    Shares (0 to 1) of busy time, nan if unknown, and of memory in use; bytes/s received from and
+    sent to the host. `own`: it is a GPU of the observed job; None if unknown.
     """
 
     name: str
@@ -28,6 +35,7 @@ class GpuUsage:
     memory: float
     rx_nbytes_s: float = 0.0
     tx_nbytes_s: float = 0.0
+    own: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -74,9 +82,7 @@ class Gpus:
         library = self._library
         memory = _value(lambda: library.nvmlDeviceGetMemoryInfo(device))
         rates = _value(lambda: library.nvmlDeviceGetUtilizationRates(device))  # none with MIG
-        running = (
-            _value(lambda: library.nvmlDeviceGetComputeRunningProcesses(device)) if pid else None
-        )
+        running = self._running(device, "Compute") if pid else ()
         return GpuReading(
             number,
             self.names[number],
@@ -84,6 +90,45 @@ class Gpus:
             *((int(memory.used), int(memory.total)) if memory is not None else (0, 0)),
             sum(one.usedGpuMemory or 0 for one in running or () if one.pid == pid),
         )
+
+    def _running(self, device: Any, kind: str) -> Any:
+        query = f"nvmlDeviceGet{kind}RunningProcesses"
+        return _value(lambda: getattr(self._library, query)(device))
+
+    def processes(self) -> list[set[int] | None]:
+        """Return for every GPU the pids of the processes that use it, None if unknown.
+
+        They are pids of the machine, which differ from those of a container.
+        """
+        found = []
+        for device in self._devices:
+            listed = [self._running(device, kind) for kind in ("Compute", "Graphics")]
+            known = [running for running in listed if running is not None]
+            found.append({one.pid for running in known for one in running} if known else None)
+        return found
+
+    def visible(self, environ: Mapping[str, str]) -> list[bool] | None:
+        """Return for every GPU whether CUDA_VISIBLE_DEVICES names it; None if that cannot be told.
+
+        CUDA numbers the GPUs as NVML does if they are alike, or if CUDA_DEVICE_ORDER says so.
+        """
+        text = environ.get("CUDA_VISIBLE_DEVICES")
+        words = [word.strip() for word in (text or "").split(",")]
+        alike = len(set(self.names)) < 2 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        divided = "MIG-" in (text or "")
+        if text is None or divided or (not alike and any(word.isdigit() for word in words)):
+            return None
+        return [
+            any(
+                word == str(number) or (word.startswith("GPU-") and uuid.startswith(word))
+                for word in words
+            )
+            for number, uuid in enumerate(map(self._uuid, self._devices))
+        ]
+
+    def _uuid(self, device: Any) -> str:
+        found = _value(lambda: self._library.nvmlDeviceGetUUID(device))
+        return found.decode() if isinstance(found, bytes) else str(found)
 
     def traffic(self) -> list[tuple[float, float]]:
         """Return for every GPU the bytes/s that it receives from the host and sends to it."""
@@ -125,47 +170,93 @@ def gpu_names() -> tuple[list[str], str]:
 
 
 class GpuSampler:
-    """Mean use of every GPU, from repeated samples; of none without a library or a device."""
+    """Mean use of every GPU, from repeated samples; of none without a library or a device.
 
-    def __init__(self, library: Any = None) -> None:
-        self.missing = ""
+    `environ`: that of the observed job.
+    """
+
+    def __init__(self, library: Any = None, *, environ: Mapping[str, str] = os.environ) -> None:
+        self._absent = ""
+        self._environ = environ
         self._gpus: Gpus | None = None
         try:
             self._gpus = Gpus(library)
         except MissingExtra:
             if os.path.exists(DRIVER):
-                self.missing = (
+                self._absent = (
                     "accelerators: nvidia-ml-py is not installed (pip install fastfeed[diagnose])"
                 )
         self.begin()
 
     def begin(self) -> None:
         """Drop earlier samples."""
-        self._sums: dict[tuple[int, str], tuple[float, ...]] = {}  # by number and name
-        self._samples = 0
+        self._samples: list[list[tuple[float, ...]]] = []  # by GPU
+        # by GPU: whether a process of the job was seen on it, None if NVML does not list them
+        self._seen: list[bool | None] = [None] * len(self._gpus.names if self._gpus else ())
 
-    def sample(self) -> None:
-        """Sample every GPU."""
+    def sample(self, pids: Collection[int] = ()) -> None:
+        """Sample every GPU. `pids`: the processes of the job."""
         if self._gpus is None:
             return
-        self._samples += 1
-        for one, traffic in zip(self._gpus.readings(), self._gpus.traffic(), strict=True):
-            figures = (one.busy or 0.0, one.used_nbytes / (one.all_nbytes or 1), *traffic)
-            before = self._sums.get((one.number, one.name), (0.0,) * len(figures))
-            self._sums[one.number, one.name] = tuple(map(sum, zip(before, figures, strict=True)))
+        pairs = zip(self._gpus.readings(), self._gpus.traffic(), strict=True)
+        self._samples.append(
+            [
+                (
+                    math.nan if one.busy is None else one.busy,
+                    one.used_nbytes / (one.all_nbytes or 1),
+                    *traffic,
+                )
+                for one, traffic in pairs
+            ]
+        )
+        for number, running in enumerate(self._gpus.processes()):
+            if running is not None:
+                self._seen[number] = bool(self._seen[number]) or not running.isdisjoint(pids)
 
     def means(self) -> tuple[GpuUsage, ...]:
         """Return the means since `begin`."""
-        return tuple(
-            GpuUsage(name, *(figure / self._samples for figure in sums))
-            for (_, name), sums in self._sums.items()
-        )
+        if self._gpus is None or not self._samples:
+            return ()
+        found = []
+        for name, samples, own in zip(
+            self._gpus.names, zip(*self._samples, strict=True), self._own(), strict=True
+        ):
+            busy, memory, rx, tx = map(_mean, zip(*samples, strict=True))
+            found.append(GpuUsage(name, busy, memory, rx, tx, own))
+        return tuple(found)
+
+    def _own(self) -> list[bool | None]:
+        """Return for every GPU whether it is one of the job; None if unknown."""
+        if any(self._seen) or (None not in self._seen and _has_global_pids()):
+            return self._seen
+        visible = self._gpus.visible(self._environ) if self._gpus is not None else None
+        return [None] * len(self._seen) if visible is None else list(visible)
+
+    @property
+    def missing(self) -> str:
+        """What cannot be known, and why; "" if nothing is missing."""
+        unknown = bool(self._samples) and None in self._own()
+        return self._absent or (UNKNOWN_OWNER if unknown else "")
 
     def stop(self) -> None:
         """Close the library."""
         if self._gpus is not None:
             self._gpus.close()
         self.begin()
+
+
+def _mean(figures: Collection[float]) -> float:
+    """Return the mean of the known figures, else nan."""
+    known = [figure for figure in figures if math.isfinite(figure)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _has_global_pids() -> bool:
+    """Return True if pids in this process are those of the machine, which NVML reports."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == FIRST_NAMESPACE
+    except OSError:
+        return False
 
 
 class GpuMeter:

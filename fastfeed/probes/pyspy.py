@@ -14,19 +14,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fastfeed.probes import procfs
 from fastfeed.probes.beside import start_beside
 from fastfeed.probes.places import Place, Places, without_start
-from fastfeed.probes.procfs import kernel_number
 
 SAMPLES_PER_S = 50  # a start costs as much as 100 samples
 RECORD_S = 1  # whole seconds
 MAX_CORE_SHARE = 0.004
+OUTSIDE_CORE_SHARE = 0.02  # for a job that is watched from outside: there are no other stacks
 MAX_SAMPLED_CHILDREN = 4
 DUMP_S = 10.0
 PYTHON_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 THREAD_LINE = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
 PERMISSION = re.compile(r"permission|not permitted|sudo|ptrace", re.IGNORECASE)
 PTRACE = "/proc/sys/kernel/yama/ptrace_scope"
+HELPER = "pyspy_helper.py"
 
 
 class StackSample(NamedTuple):
@@ -51,7 +53,9 @@ class StackSamples:
         They are parsed on demand, because the script is training now.
         """
         self.looks += looks
-        tids = {tid: kernel_number(pid, int(tid, 0)) for tid in set(THREAD_LINE.findall(raw))}
+        tids = {
+            tid: procfs.kernel_number(pid, int(tid, 0)) for tid in set(THREAD_LINE.findall(raw))
+        }
         self._unread.append((raw, places, tids))
 
     @property
@@ -85,10 +89,16 @@ def _stack(frames: Sequence[str], places: Places) -> StackSample:
 
 
 class PySpy:
-    """Requests samples from a helper process, one window of one process after another."""
+    """Requests samples from a helper process, one window of one process after another.
 
-    def __init__(self, places: Places, *, program: str | None = None) -> None:
+    `job`: a process that is watched from outside; by default it is this process.
+    """
+
+    def __init__(
+        self, places: Places, *, program: str | None = None, job: int | None = None
+    ) -> None:
         self._places = places
+        self._job = job
         self.program = find() if program is None else program
         # By pid: stacks of the lock's holders, and of all threads.
         self.holders: dict[int, StackSamples] = defaultdict(StackSamples)
@@ -106,8 +116,10 @@ class PySpy:
     def _start(self) -> None:
         inner, self._to = os.pipe()
         self._from, outer = os.pipe()
-        helper = Path(__file__).with_name("pyspy_helper.py")
-        started = start_beside(helper, str(MAX_CORE_SHARE), stdin=inner, stdout=outer)
+        helper = Path(__file__).with_name(HELPER)
+        share = MAX_CORE_SHARE if self._job is None else OUTSIDE_CORE_SHARE
+        words = str(share), str(self._job or os.getpid())
+        started = start_beside(helper, *words, stdin=inner, stdout=outer)
         os.close(inner)
         os.close(outer)
         if started:
@@ -137,7 +149,7 @@ class PySpy:
         new = [pid for pid in children if pid not in kept]
         self._sampled = kept + new[: MAX_SAMPLED_CHILDREN - len(kept)]
         targets = [(pid, gil) for pid in self._sampled for gil in (False, True)]
-        targets.append((os.getpid(), True))
+        targets += [(os.getpid(), True)] if self._job is None else []
         readable = [target for target in targets if not self._error(target[0])]
         if not readable:
             return
@@ -196,6 +208,17 @@ class PySpy:
         if left:
             texts.append(f"stacks of {len(left)} of {len(children)} child processes: no time left")
         return texts
+
+
+def watchers_of(pid: int) -> list[int]:
+    """Return the helpers that sample a process for a diagnosis: the third word is its pid."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        words = procfs.text_of(f"/proc/{name}/cmdline").split("\0")
+        helper = [i for i, word in enumerate(words) if word.endswith(f"/{HELPER}")]
+        if helper and words[helper[0] + 3 : helper[0] + 4] == [str(pid)]:
+            found.append(int(name))
+    return found
 
 
 def find() -> str:

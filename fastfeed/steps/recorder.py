@@ -85,6 +85,10 @@ class StepLog:
     def experiment(self, steps: StepRecorder, take: Callable[[], Any]) -> None:
         """Run an experiment that is due; it may take batches ahead into `steps.ahead`."""
 
+    def fetch(self, loop: Loop, get: Callable[[], Any], *, begin_s: float) -> Any:
+        """Return or raise what `get` does, the input of the step at `begin_s`."""
+        return get()
+
     def step_of(self, thread: int) -> StepRecorder | None:
         """Return the innermost recorder that is in a step on this thread."""
         for ref in reversed(self.recorders.get(thread, ())):
@@ -158,7 +162,7 @@ class StepRecorder:
             return self._hand_out(self.ahead.popleft(), now)
         try:
             log.waiting[thread] = now
-            item = get()
+            item = log.fetch(self.loop, get, begin_s=now)
         except BaseException as error:
             log.waiting.pop(thread, None)
             if isinstance(error, StopIteration):

@@ -48,6 +48,15 @@ class Mark(NamedTuple):
     label: str = ""
 
 
+class DeviceGap(NamedTuple):
+    """A fetch of the input of the step at `begin_s`, and the `seconds`, give or take `error_s`, for
+    which it left the accelerator without work."""
+
+    begin_s: float
+    seconds: float
+    error_s: float = 0.0
+
+
 class Leaf(NamedTuple):
     """One array of a batch: its path ("batch[0]"), dtype, shape, and type ("numpy.ndarray")."""
 
@@ -85,9 +94,10 @@ class Loop:
     note: str = ""  # a remark for the reader of a report
     status: Callable[[], str] | None = None  # a remark that is computed when the report is made
     producers: Callable[[], list[ProducerStatus]] | None = None  # that the loop's loader names
+    device_gaps: list[DeviceGap] = field(default_factory=list)  # by the accelerator's clock
 
     def add(self, step: Step, *, max_steps: int | None = None, waits: str | None = None) -> None:
-        """Record a step; drop the older half of the steps if there are more than `max_steps`.
+        """Record a step; drop the older half of them if there are more than `max_steps`.
 
         `waits` says how the wait of the step was found, if that may have changed.
         """
@@ -95,6 +105,9 @@ class Loop:
         self.waits = waits or self.waits
         if max_steps is not None and len(self.steps) > max_steps:
             del self.steps[: len(self.steps) // 2]
+            self.device_gaps[:] = [
+                gap for gap in self.device_gaps if gap.begin_s >= self.steps[0].begin_s
+            ]
 
 
 class Timeline:

@@ -31,7 +31,7 @@ from fastfeed.diagnose.evidence import (
 from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
-from fastfeed.steps.timeline import Leaf, Loop, Mark, Step
+from fastfeed.steps.timeline import DeviceGap, Leaf, Loop, Mark, Step
 
 ODD = (
     'x </script><script>alert("1")</script> <img src=x onerror=alert(2)> & '
@@ -126,6 +126,7 @@ def evidence(share: float, *, steps: int = 384, producers: int = 2) -> Evidence:
         buffer=0,
         steps=steps_of(steps, share),
         leaves=leaves,
+        device_gaps=[DeviceGap(START_S + i * 0.05, 0.001 * (i % 7), 0.0005) for i in range(steps)],
     )
     end_s = loop.steps[-1].end_s
     marks = [
@@ -141,7 +142,7 @@ def evidence(share: float, *, steps: int = 384, producers: int = 2) -> Evidence:
     ]
     machine = Machine(
         *(8, 2.1, 0.4, 0.01, 3.2, 31e6, 1e6, 2e6, 64_000_000_000, 21_000_000_000),
-        gpus=(GpuUsage("NVIDIA H200", 0.27, 0.4, 310e6, 4e6),),
+        gpus=(GpuUsage("NVIDIA H200", 0.27, 0.4, 310e6, 4e6, own=True),),
         noisy=(("ffmpeg", 0.3),),
     )
     return Evidence(

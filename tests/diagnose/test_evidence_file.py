@@ -51,6 +51,19 @@ def test_the_remark_of_a_running_feed_stays_behind(tmp_path: Path) -> None:
     assert loop.status is None
 
 
+def test_evidence_of_before_the_clock_of_devices_is_read(tmp_path: Path) -> None:
+    """Whose GPU it was is unknown then."""
+    path = tmp_path / "evidence.gz"
+    write_evidence(Recording(diagnoses.evidence(0.5)), path)
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    seen = document["recording"]["evidence"]
+    del seen["loop"]["device_gaps"], seen["machine"]["gpus"][0]["own"]
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    found = read_evidence(path).evidence
+    assert found.device_gap is None and found.device_busy is None
+    assert judge(found).verdict is not None
+
+
 def test_files_that_are_no_evidence(tmp_path: Path) -> None:
     path = tmp_path / "evidence.gz"
     write_evidence(Recording(diagnoses.evidence(0.5)), path)

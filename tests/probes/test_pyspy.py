@@ -182,7 +182,7 @@ def test_what_no_count_saw_was_used_by_those_that_have_ended() -> None:
         stdin.close()
         child.wait()
         children.refresh(1.0)
-        (task,) = children.tasks(nothing, Places())
+        (task,) = children.tasks(nothing)
     assert task.exit and not task.sampled
     assert task.cpu_s > 0.2
     assert task.share(ev.PYTHON) == pytest.approx(task.cpu_s / task.wall_s, abs=0.1)
@@ -224,7 +224,7 @@ def test_who_takes_a_core_and_tells_nobody_anything_makes_no_batches(
 
             until(busy, "some time on a core")
             assert log.is_unrelated == burns
-            (made,) = children.tasks(PySpy(Places(), program=""), Places())
+            (made,) = children.tasks(PySpy(Places(), program=""))
             assert (made.role == ev.FOREIGN) == burns
         finally:
             child.kill()

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from fastfeed.diagnose.evidence import DeadProducer
+from fastfeed.diagnose.hooks.device_clock import DeviceClock
 from fastfeed.steps.recorder import NEVER, StepLog, StepRecorder
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
@@ -60,6 +61,7 @@ class HookLog(StepLog):
         # threads whose input comes from other threads or processes
         self.elsewhere: set[int] = set()
         self.ours: set[int] = set()  # threads of the diagnosis itself
+        self.device_clock = DeviceClock(self.failed)
         # native threads, by their kernel ids, that only run compiled programs
         self.computing: set[int] = set()
         # Number of experiments that are worthwhile although the loop does not wait: producers may
@@ -88,6 +90,9 @@ class HookLog(StepLog):
         """Let every hook only call the original from now on."""
         self.active = False
         self.schedule_burst(NEVER)
+
+    def fetch(self, loop: Loop, get: Callable[[], Any], *, begin_s: float) -> Any:
+        return self.device_clock.fetch(loop, get, begin_s=begin_s)
 
     def begin_wait(self, now_s: float) -> None:
         """Record that this thread begins a call that may wait for input."""

@@ -52,6 +52,7 @@ def page(diagnosis: Diagnosis) -> str:
     }
     told.filters |= {"known": words.known}
     told.filters |= {"doubtful": words.doubtful, "unseen": words.unseen}
+    told.filters |= {"device_gap": words.device_gap}
     told.filters |= {"lines": _lines, "coded": _coded}
     figures = words.told_figures(diagnosis)
     return told.get_template("page.html.jinja").render(

@@ -91,6 +91,7 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "interventions": [vars(one) for one in seen.interventions],
             "watched": _watched(seen),
             "loop": _loop(seen),
+            "device_gap": seen.device_gap and vars(seen.device_gap),
             "parts": [
                 {"kind": p.kind, "place": str(p.place), "share": p.share} for p in seen.parts
             ],

@@ -7,9 +7,19 @@ from collections.abc import Iterator
 from statistics import median
 
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, Evidence, MarkHint, Task
-from fastfeed.diagnose.report.words import STATE_WORDS, duration, percent, rate
+from fastfeed.diagnose.evidence import (
+    EMPTY,
+    FRAMEWORK,
+    LOCK,
+    PYTHON,
+    TRAINER,
+    Evidence,
+    MarkHint,
+    Task,
+)
+from fastfeed.diagnose.report.words import STATE_WORDS, duration, percent, rate, size
 from fastfeed.probes.lock import CONTENDED_S
+from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
 
 MAX_PLACES = 3  # of a thread
@@ -57,6 +67,10 @@ def _sentences(seen: Evidence) -> Iterator[str]:
     if seen.gil_late_s is not None:
         late = f"comes after {duration(seen.gil_late_s)}"
         yield f"Interpreter lock: {late if seen.gil_late_s > CONTENDED_S else 'free'}."
+    elif trainer is not None:  # watched from outside
+        held = sum(task.share(PYTHON) for task in seen.tasks if task.pid == trainer.pid)
+        yield f"Interpreter lock: held for {percent(min(1.0, held))} of the time."
+    yield from _devices(seen.machine)
     children = [task for task in seen.tasks if trainer is None or task.pid != trainer.pid]
     for task in sorted(children, key=lambda task: -task.cpu_s)[:MAX_SHOWN_CHILDREN]:
         top = task.top()
@@ -64,6 +78,17 @@ def _sentences(seen: Evidence) -> Iterator[str]:
         yield f"{task.name}: {_cores([task]):.1f} cores{where}."
     if seen.hint is not None:
         yield _hint(seen.hint, whole=seen.loop is not None and seen.loop.waits == "hidden")
+
+
+def _devices(machine: Machine) -> Iterator[str]:
+    """Yield what the disks, the network and the accelerators of the machine do."""
+    disk = (
+        f"{size(machine.disk_read_nbytes_s)}/s read, {size(machine.disk_write_nbytes_s)}/s written"
+    )
+    yield f"Disk: {disk}. Network: {size(machine.net_nbytes_s)}/s."
+    for gpu in machine.gpus:
+        of_others = ", not used by the job" if gpu.own is False else ""
+        yield f"{gpu.name}: busy {percent(gpu.busy)}, memory {percent(gpu.memory)}{of_others}."
 
 
 def _cores(tasks: list[Task]) -> float:
@@ -86,6 +111,7 @@ def _states(seen: Evidence, task: Task) -> str:
     ready_s = sum(one.cpu_s + one.queued_s for one in seen.tasks_of(FRAMEWORK))
     if ready_s >= MIN_READY_SHARE * task.share(LOCK) * task.wall_s:
         words[LOCK] = "waits for the framework's threads"
+    words[EMPTY] = "waits for input" if task.role == TRAINER else words[EMPTY]
     shown = sorted(task.busy.items(), key=lambda item: -item[1])
     return ", ".join(f"{words[state]} {percent(s)}" for state, s in shown if s >= MIN_SHOWN) or (
         "not observed"

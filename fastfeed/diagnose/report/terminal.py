@@ -250,6 +250,8 @@ def _foot(diagnosis: Diagnosis) -> RenderableType:
         if ceiling is not None:
             free += f", a step of {duration(ceiling.step_s)}, {clean(ceiling.how)}"
         lines.append(free)
+    if gap := words.device_gap(seen):
+        lines.append(gap)
     if part := words.unseen(diagnosis.accounts):
         lines.append(part)
     if seen.loop is not None and seen.loop.note:

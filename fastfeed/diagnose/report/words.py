@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fastfeed.diagnose.diagnosis import Account, Diagnosis, Doubt, Figures
+from fastfeed.diagnose.evidence import Evidence
 
 NO_VALUE = "–"
 MAX_UNSEEN = 0.02  # share of the watched time that may be in no account
@@ -67,6 +68,19 @@ def unseen(accounts: Iterable[Account]) -> str:
     if share <= MAX_UNSEEN:
         return ""
     return f"{share:.0%} of the watched time lies before, after or beside the steps that count."
+
+
+def device_gap(seen: Evidence) -> str:
+    """Return what the accelerator's own clock says of the fetches; "" if it was not read."""
+    gap = seen.device_gap
+    if gap is None:
+        return ""
+    error = f" (give or take {percent(gap.error)})" if gap.error else ""
+    return (
+        f"Device gap: a fetch left the accelerator without work for {duration(gap.median_s)} "
+        f"(p99 {duration(gap.p99_s)}), {percent(gap.share)} of the time{error}. The host's clock "
+        "also counts waits in which the accelerator still computes."
+    )
 
 
 def split(figures: Figures) -> list[StepSegment]:

@@ -47,6 +47,7 @@ class EvidenceCollector:
         self._sampler = Sampler()
         self._log: HookLog | None = None
         self._tracker: IterationTracker | None = None
+        self._search: HiddenThread | None = None
         self._stopped = False
 
     def watch(self, log: HookLog) -> None:
@@ -88,8 +89,12 @@ class EvidenceCollector:
         return self._sampler.machine()
 
     def stop(self) -> None:
-        """Stop sampling."""
+        """Stop sampling; it may be called again."""
+        if self._stopped:
+            return
         self._stopped = True
+        if self._search is not None:
+            self._search.stop(join_s=LOOP_SEARCH_S)
         self._stop_tracker()
         self._sampler.stop()
 
@@ -101,14 +106,15 @@ class EvidenceCollector:
 
     def _search_loop(self) -> None:
         """Search for a loop in the samples, and track its iterations, until a hook sees one."""
-        while self._search.pause(LOOP_SEARCH_S) and self._log is not None and not self._stopped:
-            loops = list(self._log.timeline.loops.values())
+        search, log = self._search, self._log
+        while search and log and search.pause(LOOP_SEARCH_S) and not self._stopped:
+            loops = list(log.timeline.loops.values())
             if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
                 return
             tracker = self._tracker
             if tracker and (tracker.given_up or tracker.is_running(LOOP_TIMEOUT_S)):
                 continue
-            found = self._sampler.track_iterations(self._log.timeline)
+            found = self._sampler.track_iterations(log.timeline)
             if found is not None and not (tracker and found.tracks_same_loop(tracker)):
                 self._stop_tracker()  # its loop is over: it read files, and now the script trains
                 self._tracker = found

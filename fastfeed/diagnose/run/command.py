@@ -7,12 +7,15 @@ from typing import Any
 
 from fastfeed.diagnose.anonymous import anonymised
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence_file import UNREADABLE, damaged, read_evidence, write_evidence
+from fastfeed.diagnose.evidence_file import UNREADABLE, damaged, read_evidence
 from fastfeed.diagnose.report.terminal import render
-from fastfeed.diagnose.run.launch import run
+from fastfeed.diagnose.run.attach import watch_job
+from fastfeed.diagnose.run.launch import rank_of, run
 from fastfeed.diagnose.run.lifecycle import WatchPlan
-from fastfeed.diagnose.run.observe import DiagnosisObserver
+from fastfeed.diagnose.run.observe import DiagnosisObserver, Publisher
 from fastfeed.errors import OptionError
+
+REPORTS = ("json", "html", "trace")
 
 
 def diagnose(
@@ -36,9 +39,19 @@ def diagnose(
             f"--warmup is part of --seconds: it must be less than {seconds:g}, got {warmup:g}"
         )
     plan = WatchPlan(seconds, warmup, experiments=not no_experiments, stop=stop)
-    return run(
-        list(script), plan=plan, observer=DiagnosisObserver(_show, anonymous=anonymous, **files)
-    )
+    publisher = Publisher(_nothing if rank_of() else _show, anonymous=anonymous, **files)
+    return run(list(script), plan=plan, observer=DiagnosisObserver(publisher))
+
+
+def attach(pid: int, *, seconds: float, stop: bool, **options: Any) -> None:
+    """Diagnose a job that runs already, from outside; see `diagnose` for the options.
+
+    Raise OptionError if it cannot be watched.
+    """
+    if stop:
+        raise OptionError("--stop ends a script that fastfeed has started: leave it out with --pid")
+    kept: dict[str, Any] = {name: options[name] for name in (*REPORTS, "evidence", "anonymous")}
+    watch_job(pid, seconds=seconds, publisher=Publisher(_show, **kept))
 
 
 def replay(path: Path, *, evidence: Path | None, anonymous: bool, **options: Any) -> None:
@@ -47,21 +60,17 @@ def replay(path: Path, *, evidence: Path | None, anonymous: bool, **options: Any
     The options of a run do not matter. `evidence` gets the recording again, as `anonymous` says.
     Raise OptionError for another file, OSError as open does.
     """
-    # these import numpy, which a diagnosis of a script must not do before the script
-    from fastfeed.diagnose.judge.judgement import judge
-    from fastfeed.diagnose.report.writers import write_reports
-
     found = read_evidence(path)
     found = anonymised(found) if anonymous else found
+    files: dict[str, Any] = {kind: options.get(kind) for kind in REPORTS}
     try:
-        diagnosis = judge(found.evidence, script=found.script, died=found.died)
+        Publisher(_show, evidence=evidence, **files).report(found)
     except UNREADABLE as error:
         raise damaged(path, error) from error
-    written = write_reports(diagnosis, {kind: options[kind] for kind in ("json", "html", "trace")})
-    if evidence is not None:
-        write_evidence(found, evidence)
-        written.append(evidence)
-    _show(diagnosis, written)
+
+
+def _nothing(diagnosis: Diagnosis, written: list[Path]) -> None:
+    """Show nothing: the first of several ranks prints its report."""
 
 
 def _show(diagnosis: Diagnosis, written: list[Path]) -> None:

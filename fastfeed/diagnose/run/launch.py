@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
 import signal
 import sys
@@ -76,7 +77,8 @@ def run(script: Sequence[str], *, plan: WatchPlan, observer: Observer) -> int:
     The report of a script that ends early is made at exit, after its threads and its own atexit
     handlers. Raise OptionError if there is no such script.
     """
-    return Launch(Script(script), plan=plan, observer=observer).run()
+    found = Script(script)
+    return Launch(found, plan=plan, observer=observer).run(found.run)
 
 
 def rank_of(environ: Any = os.environ) -> int | None:
@@ -85,13 +87,21 @@ def rank_of(environ: Any = os.environ) -> int | None:
     return int(rank) if rank.isdigit() and world.isdigit() and int(world) > 1 else None
 
 
+class ObservedCode(Protocol):
+    """Script, or a block of one, that runs under observation; see Script."""
+
+    name: str
+    crashed: bool
+    crashed_in_feed: bool
+
+
 class Launch:
-    """One script under observation.
+    """One script, or a block of one, under observation.
 
     Only patches without effect remain once the report is made. Forked children are not observed.
     """
 
-    def __init__(self, script: Script, *, plan: WatchPlan, observer: Observer) -> None:
+    def __init__(self, script: ObservedCode, *, plan: WatchPlan, observer: Observer) -> None:
         self._script = script
         self._plan = plan
         self._observer = observer
@@ -119,13 +129,17 @@ class Launch:
         self._undo: list[Callable[[], None]] = []
         self._exit: Callable[[int], None] = os._exit
 
-    def run(self) -> int:
-        """Run the script and return its exit code."""
+    def begin(self) -> None:
+        """Observe from here on what this process does."""
         self._install()
         self._guard(lambda: self._observer.watch(self.log), MEASURING)
         self._observing.start()
+
+    def run(self, script: Callable[[], int]) -> int:
+        """Run the script and return its exit code."""
+        self.begin()
         try:
-            code = self._script.run()
+            code = script()
             with self._ending:
                 self._code = code
         finally:
@@ -181,6 +195,7 @@ class Launch:
             warnings.filterwarnings(
                 "ignore", r"This process .* is multi-threaded", DeprecationWarning
             )
+            self._undo.append(functools.partial(_remove, warnings.filters, warnings.filters[0]))
         if self._plan.experiments:
             self.log.experiments = Experiments(self.log)
             if rank_of() is None:  # ranks share their machine, and wait for each other
@@ -380,6 +395,11 @@ class Launch:
             time.sleep(END_POLL_S)
         prepare_hard_exit()
         self._exit(self._code or 0)
+
+
+def _remove(filters: Any, one: Any) -> None:
+    if one in filters:
+        filters.remove(one)
 
 
 def _switch_off(launch: Launch | None) -> None:

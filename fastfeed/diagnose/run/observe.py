@@ -19,8 +19,12 @@ from fastfeed.steps.timeline import Loop
 DEAD_WAIT_S = 5.0  # without a step: a feed that was found dead still is
 
 
-class DiagnosisObserver:
-    """Samples while a script runs, and passes every diagnosis and its files to `publish`."""
+class Publisher:
+    """Judges recordings, writes the files of reports, and passes each diagnosis and its files to
+    `publish`.
+
+    `evidence`: path of the recording; `anonymous`: without names of the user's own.
+    """
 
     def __init__(
         self,
@@ -34,6 +38,28 @@ class DiagnosisObserver:
         self._evidence_path = evidence
         self._anonymous = anonymous
         self._files = files  # by the kind of the report
+
+    def report(self, recording: Recording, *, rank: int | None = None) -> None:
+        """Judge a recording and publish the diagnosis. Raise OSError if a file is not written."""
+        # These import numpy, which must not happen before the script has had a chance to set the
+        # thread counts of its libraries.
+        from fastfeed.diagnose.judge.judgement import judge
+        from fastfeed.diagnose.report.writers import write_reports
+
+        path = _rank_path(self._evidence_path, rank)
+        if path is not None:  # first: whatever becomes of the judgement, this is for a bug report
+            write_evidence(anonymised(recording) if self._anonymous else recording, path)
+        diagnosis = judge(recording.evidence, script=recording.script, died=recording.died)
+        files = {kind: _rank_path(path, rank) for kind, path in self._files.items()}
+        written = write_reports(diagnosis, files) + ([path] if path is not None else [])
+        self._publish(diagnosis, written)
+
+
+class DiagnosisObserver:
+    """Samples while a script runs, and has the publisher report what was seen."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
         self._collector = EvidenceCollector()
         self._reported = False
         self._died: tuple[DeadProducer, ...] = ()
@@ -56,11 +82,6 @@ class DiagnosisObserver:
         early = reason == ReportReason.STEPLESS and request.loop is None
         if self._reported or (early and not self._collector.sees_loop()):
             return False  # there will be another report, at the latest when the script ends
-        # These import numpy, which must not happen before the script has had a chance to set the
-        # thread counts of its libraries.
-        from fastfeed.diagnose.judge.judgement import judge
-        from fastfeed.diagnose.report.writers import write_reports
-
         if request.children:
             evidence = merged(request.children, self._collector.machine())
         else:
@@ -72,16 +93,12 @@ class DiagnosisObserver:
             self._died = request.died
         ended = reason in (ReportReason.DEAD, ReportReason.CRASH)
         died = self._died if ended or request.waiting_now_s >= DEAD_WAIT_S else ()
-        path = _rank_path(self._evidence_path, request.rank)
-        if path is not None:  # first: whatever becomes of the judgement, this is for a bug report
-            recording = Recording(evidence, request.script, died)
-            write_evidence(anonymised(recording) if self._anonymous else recording, path)
-        diagnosis = judge(evidence, script=request.script, died=died)
-        files = {kind: _rank_path(path, request.rank) for kind, path in self._files.items()}
-        written = write_reports(diagnosis, files) + ([path] if path is not None else [])
-        if not request.rank:
-            self._publish(diagnosis, written)
+        self._publisher.report(Recording(evidence, request.script, died), rank=request.rank)
         return True
+
+    def stop(self) -> None:
+        """Stop sampling, if no final report has."""
+        self._collector.stop()
 
 
 def _rank_path(path: Path | None, rank: int | None) -> Path | None:

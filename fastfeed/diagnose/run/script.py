@@ -47,25 +47,18 @@ class Script:
                 "no script given: pass one as in fastfeed diagnose -- train.py args, "
                 "or -m module, or -c code"
             )
-        self.crashed = False
+        self.crashed = False  # by an exception
         self.crashed_in_feed = False  # while it waited for input, or because a producer had died
         self.how = given[0] if given[0] in ("-m", "-c", "-") else "file"
         self._what = given[1] if self.how in ("-m", "-c") else given[0]
         self._args = given[2:] if self.how in ("-m", "-c") else given[1:]
+        file = os.path.basename(self._what)
+        self.name = file if self.how == "file" else f"{self.how} {self._what}".strip()
         if self.how == "file" and not os.path.exists(self._what):
             raise OptionError(
                 f"can't open {self._what!r}: the script must be a Python file, -m module or "
                 "-c code (under torchrun: torchrun --no-python fastfeed diagnose -- train.py)"
             )
-
-    @property
-    def name(self) -> str:
-        """Name for the title of a report."""
-        return (
-            os.path.basename(self._what)
-            if self.how == "file"
-            else f"{self.how} {self._what}".strip()
-        )
 
     def run(self) -> int:
         """Run the script as `__main__`, and return its exit code.
@@ -79,7 +72,7 @@ class Script:
             return _exit_code(error)
         except BaseException as error:
             self.crashed = True
-            self.crashed_in_feed = _in_feed(error)
+            self.crashed_in_feed = in_feed(error)
             return _uncaught(error)
         return 0
 
@@ -170,7 +163,7 @@ def _exit_code(error: SystemExit) -> int:
     return 1
 
 
-def _in_feed(error: BaseException) -> bool:
+def in_feed(error: BaseException) -> bool:
     """Return True if an exception comes from queues, pools or loaders, which batches come from."""
     chain: list[BaseException] = []
     one: BaseException | None = error

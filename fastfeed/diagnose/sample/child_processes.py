@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import resource
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Task
 from fastfeed.diagnose.sample import callee, states
 from fastfeed.probes import family, procfs
-from fastfeed.probes.places import Place, Places
+from fastfeed.probes.places import Place
 from fastfeed.probes.procfs import Counters, DescriptorReader, ThreadFiles
 from fastfeed.probes.pyspy import PySpy, StackSample, StackSamples
 
 # Cores, and CPU seconds, of a process that produces no data: more than it needs to start.
 UNRELATED_CORES, UNRELATED_CPU_S = 0.2, 0.3
 MAX_SAMPLED_THREADS = 4  # threads of a child whose calls are sampled
+MAX_JOB_THREADS = 32  # the same of a job that is watched from outside
 MIN_PRODUCER_CORES = 0.05  # a child that is not Python but uses more produces data, too
 WAITS_OF_ANY_KIND = (ev.LOCK, ev.PIPE, ev.SOCKET, ev.OTHER)  # of which some are for a queue
 StateCounts = Counter[str]
@@ -27,8 +28,11 @@ StateCounts = Counter[str]
 class ChildLog:
     """History of one child process while it is observed."""
 
-    def __init__(self, process: family.Descendant) -> None:
+    def __init__(
+        self, process: family.Descendant, *, sampled_threads: int = MAX_SAMPLED_THREADS
+    ) -> None:
         self.identify(process)
+        self.sampled_threads = sampled_threads
         self.files: dict[int, ThreadFiles] = {}
         self.counters: dict[int, Counters] = {}
         self.first: dict[int, Counters] = {}
@@ -64,7 +68,7 @@ class ChildLog:
         for tid in sorted(tids - self.files.keys()):
             self.files[tid] = ThreadFiles(self.process.pid, tid)
             self.waits[tid] = Counter()
-            if len(self.files) <= MAX_SAMPLED_THREADS:
+            if len(self.files) <= self.sampled_threads:
                 self.files[tid].keep()
         for tid in tids:
             files = self.files[tid]
@@ -85,7 +89,7 @@ class ChildLog:
         """Sample the first threads of the process."""
         if self.exit:
             return
-        for tid, files in list(self.files.items())[:MAX_SAMPLED_THREADS]:
+        for tid, files in list(self.files.items())[: self.sampled_threads]:
             call, first = procfs.call_of(files.read("syscall", reader))
             state = ""
             if call != procfs.RUNNING and call not in procfs.NEVER_DISK:
@@ -119,10 +123,10 @@ class ChildLog:
         """Return what a thread has used since `begin`."""
         return self.counters.get(tid, Counters()).since(self.first.get(tid, Counters()))
 
-    def total(self) -> Counters:
-        """Return what all threads have used since `begin`."""
+    def total(self, threads: Collection[int] = ()) -> Counters:
+        """Return what these threads, by default all, have used since `begin`."""
         found = Counters()
-        for tid in self.counters:
+        for tid in threads or self.counters:
             found = found.plus(self.used(tid))
         return found
 
@@ -138,10 +142,12 @@ class ChildLog:
 
 
 class Children:
-    """All child processes that may produce data."""
+    """All child processes that may produce data: those of this process, or a `job` that is watched
+    from outside, and its children."""
 
-    def __init__(self, reader: DescriptorReader) -> None:
+    def __init__(self, reader: DescriptorReader, *, job: int | None = None) -> None:
         self._reader = reader
+        self._job = job
         self.logs: dict[int, ChildLog] = {}
         self._reaped_s = self._reaped_before_s = 0.0  # see reaped_s
 
@@ -160,15 +166,22 @@ class Children:
 
     def refresh(self, passed_s: float, *, fully: bool = True) -> None:
         """Find new processes and read the counters of all; see ChildLog.refresh."""
-        for process in family.descendants(os.getpid()):
+        for process in self._processes():
             known = self.logs.get(process.pid)
             if known is None or known.process.start_ticks != process.start_ticks:
-                self.logs[process.pid] = ChildLog(process)
+                threads = MAX_JOB_THREADS if process.pid == self._job else MAX_SAMPLED_THREADS
+                self.logs[process.pid] = ChildLog(process, sampled_threads=threads)
             elif known.process != process:  # it was forked and has called exec since
                 known.identify(process)
         for log in self.logs.values():
             log.refresh(self._reader, passed_s, fully=fully)
-        self._reaped_s = reaped_s()
+        self._reaped_s = reaped_s() if self._job is None else 0.0
+
+    def _processes(self) -> list[family.Descendant]:
+        if self._job is None:
+            return family.descendants(os.getpid())
+        job = family.process_of(self._job)
+        return [job] * bool(job.command) + family.descendants(self._job)
 
     def sample(self) -> None:
         """Sample every process."""
@@ -189,8 +202,8 @@ class Children:
         """Return the pids of the processes that py-spy can sample."""
         return [pid for pid, log in self.logs.items() if log.process.python and not log.exit]
 
-    def tasks(self, spy: PySpy, places: Places) -> list[Task]:
-        """Return one task for each process.
+    def tasks(self, spy: PySpy) -> list[Task]:
+        """Return one task for each process, but not for the job.
 
         Processes whose interpreter lock was not sampled are assumed to hold it as the others do,
         and those whose stacks were not sampled to wait for the same things. What no count includes
@@ -199,8 +212,9 @@ class Children:
         lock_share = _lock_share_of_cpu(self.logs.values(), spy)
         lost = self._lost_cores()
         return waiting_alike(
-            process_task(log, spy, places=places, lock_share=lock_share, lost=lost)
+            process_task(log, spy, lock_share=lock_share, lost=lost)
             for log in self.logs.values()
+            if log.process.pid != self._job
         )
 
     def _lost_cores(self) -> float:
@@ -253,9 +267,14 @@ def _idle_for(task: Task, idle: float) -> Task:
 
 
 def process_task(
-    log: ChildLog, spy: PySpy, *, places: Places, lock_share: float = 1.0, lost: float = 0.0
+    log: ChildLog,
+    spy: PySpy,
+    *,
+    threads: Collection[int] = (),
+    lock_share: float = 1.0,
+    lost: float = 0.0,
 ) -> Task:
-    """Return the task of one process.
+    """Return the task of one process, or only of some `threads` of it.
 
     `lock_share`: the share of its user CPU time in which it is assumed to hold its interpreter lock
     if that was not sampled. `lost`: cores that it has used uncounted, if it has ended.
@@ -263,12 +282,10 @@ def process_task(
     pid, lost = log.process.pid, lost if log.exit else 0.0
     stacks = spy.all.get(pid, StackSamples())
     holders = spy.holders.get(pid, StackSamples())
-    workers = working_threads(stacks, log)
+    workers = threads or working_threads(stacks, log)
     wall_s = log.wall_s or 1e-9
     held = holders.shares()
-    samples: Counter[StackSample] = sum(
-        (stacks.seen[tid] for tid in workers if tid in stacks.seen), Counter()
-    )
+    samples = sum((stacks.seen.get(tid, Counter()) for tid in workers), Counter[StackSample]())
     busy: dict[str, float] = defaultdict(float)
     for tid in workers:
         used = log.used(tid)
@@ -283,20 +300,19 @@ def process_task(
             counts, cpu=cpu, queued=used.queued_s / wall_s, python=python
         ).items():
             busy[state] += share / len(workers)
-    total = log.total()
-    total = total._replace(cpu_s=total.cpu_s + lost * wall_s)
+    total = log.total(threads).plus(Counters(cpu_s=lost * wall_s))
     copying, pickling = work_shares(samples)
     produces = log.process.python or total.cpu_s > MIN_PRODUCER_CORES * wall_s
     role = ev.PRODUCER if produces and not log.is_unrelated else ev.FOREIGN
     return Task(
-        *(f"{log.name} (process {pid})", pid, pid, role, log.wall_s),
+        *(f"{log.name} (process {pid})", pid, min(threads, default=pid), role, log.wall_s),
         **total.fields(),
         busy=dict(busy),
         stacks=dict(_count_places(samples)),
         copying=copying,
         pickling=pickling,
         exit=log.exit,
-        threads=len(log.counters) or 1,
+        threads=len(threads or log.counters) or 1,
         sampled=stacks.looks > 0,
     )
 

@@ -155,7 +155,7 @@ class Sampler:
             trace = list(self._threads.trace)
             waits = waiting_samples(trace, context=context, parts=parts, steps=steps)
             own = thread_tasks(drop_callbacks(logs.values(), waits, context=context), context)
-            children = self._children.tasks(self._spy, self._places)
+            children = self._children.tasks(self._spy)
             return tuple(map(_local, settle_roles(self._with_uncounted(own) + children, logs)))
 
     def _with_uncounted(self, own: list[Task]) -> list[Task]:
@@ -358,7 +358,7 @@ class Sampler:
         if now_s - self._searched_s > self._pause_s:
             begun_s = time.thread_time()
             self._refresh(fully=False)
-            self._gpus.sample()
+            self._gpus.sample({os.getpid(), *self._children.logs})
             self._searching_s += time.thread_time() - begun_s  # _pause_s paces the searches
             self._pause_s = max(TASK_SEARCH_S, (time.thread_time() - begun_s) / SEARCH_SHARE)
         if len(self._delays) % SPY_EVERY == 0:

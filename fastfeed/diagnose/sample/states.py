@@ -177,7 +177,7 @@ def shares(
     queued = min(max(queued, 0.0), 1.0 - cpu)
     python = min(max(python, 0.0), cpu)
     busy = {ev.PYTHON: python, ev.NATIVE: cpu - python, ev.RUNNABLE: queued}
-    waits = {state: count for state, count in counts.items() if state != CORE}
+    waits = {state: count for state, count in counts.items() if state != CORE and count}
     total = sum(waits.values())
     for state, count in waits.items():
         busy[state] = busy.get(state, 0.0) + (1.0 - cpu - queued) * count / total

@@ -18,13 +18,17 @@ from fastfeed.diagnose.evidence import (
     LoopPart,
     Task,
 )
+from fastfeed.diagnose.judge.entries import ledger_of
+from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.judge.knobs import LOADER_HANDOVER_S
 from fastfeed.diagnose.judge.producer_profile import producer_profile_of
+from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import ARRAYS_NOTE, Leaf, Mark, Step
 from tests.diagnose.evidences import (
     CALL,
     LINE,
+    MACHINE,
     ONLY_STEP,
     change,
     evidence,
@@ -113,6 +117,17 @@ PARTS = fed_by(0.4, {PYTHON: 1.0}, inner=LINE)
 
 def programs(share: float, **facts: Any) -> Task:
     return replace(task(FRAMEWORK, {NATIVE: share}, tid=9, stacks={}, **facts), computes=True)
+
+
+@pytest.mark.parametrize("own", [True, False, None])
+def test_a_busy_gpu_makes_no_measured_wait_a_step(own: bool | None) -> None:
+    """Kernels of NCCL that wait for another rank count as busy, and so do those of another job."""
+    loop = loop_of([4.0] * 200, 6.0, kind="torch", buffer=0)
+    machine = replace(MACHINE, gpus=(GpuUsage("H100", 0.97, 0.5, own=own),))
+    seen = evidence(loop, (trainer({PYTHON: 0.4, SLEEP: 0.6}),), parts=PARTS, machine=machine)
+    assert ledger_of(seen).starvation == pytest.approx(0.4)
+    assert judge(seen).verdict == "input.serial"
+    assert seen.device_busy == (0.97 if own else None)
 
 
 def test_threads_of_compiled_programs_make_no_batches() -> None:

@@ -74,7 +74,7 @@ def test_bad_input(tmp_path: Path) -> None:
         (("--warmup", "30", "--", "x.py"), "--warmup is part of --seconds"),
         (("--", str(tmp_path / "none.py")), "none.py"),
         ((), "SCRIPT"),
-        (("--replay", __file__, "--", "x.py"), "got both"),
+        (("--replay", __file__, "--", "x.py"), "got more than one of them"),
         (("--replay", __file__), "is no evidence"),
         (("--anonymous", "--", "x.py"), "give --evidence FILE"),
         (("--replay", str(tmp_path / "none.gz")), "none.gz"),

@@ -283,11 +283,10 @@ def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) ->
         def report(self, seen: Any) -> bool:
             raise KeyError("a bug")
 
-    launch = Launch(
-        Script([script(tmp_path, "print('ran')"), "x"]), plan=WatchPlan(), observer=Fails()
-    )
+    found = Script([script(tmp_path, "print('ran')"), "x"])
+    launch = Launch(found, plan=WatchPlan(), observer=Fails())
     try:
-        assert launch.run() == 0
+        assert launch.run(found.run) == 0
         launch.at_exit()
     finally:
         launch.close()

@@ -214,3 +214,8 @@ def test_descriptors_are_left_to_the_script(monkeypatch: pytest.MonkeyPatch) -> 
     gone.keep()
     assert gone.read("stat", procfs.DescriptorReader()) == b""
     assert procfs.threads_of(2**30) == set()
+
+
+def test_shares_of_a_thread_whose_samples_stand_for_no_time() -> None:
+    busy = states.shares({ev.SLEEP: 0}, cpu=0.25, queued=0.0, python=0.25)
+    assert busy == {ev.PYTHON: 0.25, ev.OTHER: 0.75}

@@ -1,0 +1,119 @@
+"""The accelerator's own clock: how long a fetch of input leaves it without work. Nothing waits for
+it. While the host waits for a batch, the accelerator may still compute the steps before."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from time import perf_counter
+from typing import Any
+
+from fastfeed.steps.timeline import DeviceGap, Loop
+
+MAX_PENDING = 4096  # pairs of events that the device has not reached yet
+MAX_ASKING_SHARE = 0.002  # of the time, to ask which arrays are ready
+
+
+class DeviceClock:
+    """Times fetches on the accelerator that is in use, if there is one; `failed` reports errors."""
+
+    def __init__(self, failed: Callable[[str, Exception], None]) -> None:
+        self._failed = failed
+        self._over = False
+        self._clock: CudaEvents | ArrayReadiness | None = None
+
+    def fetch(self, loop: Loop, get: Callable[[], Any], *, begin_s: float) -> Any:
+        """Return or raise what `get` does; the gap is added to the loop, now or later."""
+        clock: Any = None if self._over else self._tried(self._chosen)
+        entry = None if clock is None else self._tried(clock.enter)
+        asked_s = perf_counter()
+        item = get()
+        if entry is not None:
+            fetched = DeviceGap(begin_s, perf_counter() - asked_s)
+            self._tried(lambda: clock.leave(entry, loop=loop, fetched=fetched))
+        return item
+
+    def _chosen(self) -> CudaEvents | ArrayReadiness | None:
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        # what JAX has made; a question to JAX before would make one
+        backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
+        if self._clock is None and cuda is not None and cuda.is_initialized():
+            self._clock = CudaEvents(cuda)
+        elif self._clock is None and backends:
+            self._clock = ArrayReadiness(sys.modules["jax"].live_arrays)
+        return self._clock
+
+    def _tried(self, call: Callable[[], Any]) -> Any:
+        """Return what a call does. The first error ends the measurement, and not the script."""
+        try:
+            return call()
+        except Exception as error:  # another version, or a device that has failed
+            self._over = True
+            self._failed("the accelerator's clock", error)
+            return None
+
+
+class CudaEvents:
+    """Pairs of events of torch on the current stream of the thread that fetches.
+
+    An event has the time at which the device has done what was queued before. So there is no gap
+    between a pair that is queued while the device still works.
+    """
+
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
+        self._pending: deque[tuple[Loop, float, Any, Any]] = deque()
+
+    def enter(self) -> Any:
+        """Return an event before the fetch; None while a graph is captured, which may hold none."""
+        full = len(self._pending) >= MAX_PENDING
+        return None if full or self._cuda.is_current_stream_capturing() else self._event()
+
+    def leave(self, entry: Any, *, loop: Loop, fetched: DeviceGap) -> None:
+        """Queue the event after the fetch, and add the gaps of what the device has passed."""
+        self._pending.append((loop, fetched.begin_s, entry, self._event()))
+        while self._pending:
+            passed, begin_s, first, last = pair = self._pending.popleft()
+            if not last.query():
+                self._pending.appendleft(pair)
+                break
+            passed.device_gaps.append(DeviceGap(begin_s, max(0.0, first.elapsed_time(last) / 1e3)))
+
+    def _event(self) -> Any:
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+class ArrayReadiness:
+    """Arrays of JAX that are still computed before and after a fetch. `live` returns all arrays;
+    there may be thousands, so that it is not asked at each fetch."""
+
+    def __init__(self, live: Callable[[], Iterable[Any]]) -> None:
+        self._live = live
+        self._next_s = 0.0
+
+    def enter(self) -> list[Any] | None:
+        """Return the arrays that are still computed; None if it is too early to ask again."""
+        begin_s = perf_counter()
+        if begin_s < self._next_s:
+            return None
+        found = [array for array in self._live() if not _is_ready(array)]
+        self._next_s = begin_s + (perf_counter() - begin_s) / MAX_ASKING_SHARE
+        return found
+
+    def leave(self, entry: list[Any], *, loop: Loop, fetched: DeviceGap) -> None:
+        """Add the gap: the whole wait if the device had nothing to do before, none if it still
+        works, something in between if it became ready meanwhile."""
+        works = bool(entry) and not all(map(_is_ready, entry))
+        half_s = 0.0 if works else fetched.seconds / 2
+        unsure = fetched._replace(seconds=half_s, error_s=half_s)
+        loop.device_gaps.append(unsure if entry else fetched)
+
+
+def _is_ready(array: Any) -> bool:
+    try:
+        return bool(array.is_ready())
+    except RuntimeError:  # it was given to a step meanwhile
+        return True

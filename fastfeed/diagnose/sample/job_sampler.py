@@ -1,0 +1,109 @@
+"""Sampler of a job that runs already, from outside: one process and its children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fastfeed.diagnose.evidence import EMPTY, FRAMEWORK, FULL, TRAINER, Evidence, Task
+from fastfeed.diagnose.sample.child_processes import ChildLog, Children, process_task
+from fastfeed.diagnose.sample.sampler import INTERVAL_S, SPY_EVERY, TASK_SEARCH_S
+from fastfeed.diagnose.sample.tasks import role_of
+from fastfeed.probes import procfs
+from fastfeed.probes.gpu import GpuSampler
+from fastfeed.probes.machine_log import MachineLog
+from fastfeed.probes.places import Places
+from fastfeed.probes.procfs import DescriptorReader
+from fastfeed.probes.pyspy import PySpy, StackSamples
+
+FROM_OUTSIDE = (
+    "steps, waits for input and experiments: a job that is watched from outside (--pid) has no "
+    "hooks (fastfeed diagnose -- SCRIPT, or `with fastfeed.diagnose()` around the training)"
+)
+
+
+class JobSampler:
+    """Samples process `pid`, its children and the machine by /proc and py-spy. Nothing runs in the
+    job, and nothing stops it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        entries = procfs.text_of(f"/proc/{pid}/environ").split("\0")
+        self._children = Children(DescriptorReader(), job=pid)
+        self._machine = MachineLog()
+        self._gpus = GpuSampler(environ=dict(entry.partition("=")[::2] for entry in entries))
+        self._spy = PySpy(Places(), job=pid)
+        self._begun_s = self._ended_s = self._cpu_s = 0.0
+
+    def run(self, seconds: float) -> None:
+        """Sample for this time, until the job ends, or until Ctrl-C."""
+        rng = random.Random(0)
+        for one in (self._children, self._machine, self._gpus, self._spy):
+            one.begin()
+        self._begun_s = searched_s = now_s = time.perf_counter()
+        self._cpu_s, count = time.process_time(), 0
+        with contextlib.suppress(KeyboardInterrupt):
+            while now_s < self._begun_s + seconds and self.runs:
+                time.sleep(INTERVAL_S * (0.5 + rng.random()))
+                self._children.sample()
+                now_s, count = time.perf_counter(), count + 1
+                if count % SPY_EVERY == 0:
+                    self._spy.poll(self._children.python_pids())
+                if now_s - searched_s >= TASK_SEARCH_S:
+                    self._children.refresh(now_s - searched_s, fully=False)
+                    self._gpus.sample(self._children.logs)
+                    searched_s = now_s
+        self._ended_s = time.perf_counter()
+        self._children.refresh(self._ended_s - searched_s)
+        self._cpu_s = time.process_time() - self._cpu_s
+
+    @property
+    def runs(self) -> bool:
+        """True as long as the job has not ended."""
+        log = self._children.logs.get(self.pid)
+        return log is not None and not log.exit
+
+    def evidence(self) -> Evidence:
+        """Return what was seen. There is no loop in it: steps cannot be told apart from outside."""
+        logs, log = self._children.logs, self._children.logs.get(self.pid)
+        own = self._own_tasks(log) if log is not None else ()
+        used = [one.total()[:2] for one in logs.values()]
+        ended = "" if self.runs else f"the rest of the time: process {self.pid} has ended"
+        missing = [*self._spy.missing(self._children.python_pids()), self._gpus.missing, ended]
+        return Evidence(
+            *(None, (), (*own, *self._children.tasks(self._spy))),
+            self._machine.machine(
+                used, own={os.getpid(), *logs}, gpus=self._gpus.means(), names={}
+            ),
+            *(self._begun_s, self._ended_s),
+            missing=(FROM_OUTSIDE, *filter(None, missing)),
+            overhead_s=self._cpu_s + self._spy.cpu_s,
+        )
+
+    def _own_tasks(self, log: ChildLog) -> Iterator[Task]:
+        """Yield the main thread of the job, its other threads with Python frames, and the rest."""
+        stacks = self._spy.all.get(self.pid, StackSamples())
+        python = [tid for tid in sorted({self.pid, *stacks.seen}) if tid in log.counters]
+        for tid in python:
+            task = process_task(log, self._spy, threads=[tid])
+            other = replace(task, name=f"thread {tid}", role=role_of(task, ""))
+            yield _main_thread(task) if tid == self.pid else other
+        if native := log.counters.keys() - set(python):
+            task = process_task(log, self._spy, threads=native)
+            yield replace(task, name="native threads", role=FRAMEWORK)
+
+    def close(self) -> None:
+        """Close all files and end the helper."""
+        self._spy.stop()
+        self._gpus.stop()
+        self._children.close()
+
+
+def _main_thread(task: Task) -> Task:
+    """Return the task of the main thread; wherever it waits for a queue, it waits for input."""
+    waits = {EMPTY: task.share(EMPTY, FULL), FULL: 0.0}
+    return replace(task, name="main thread", role=TRAINER, busy={**task.busy, **waits})

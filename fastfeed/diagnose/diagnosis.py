@@ -132,7 +132,6 @@ class Diagnosis:
     """The answer. `verdict` is a code of CODES, or None if `abstained` says what is missing."""
 
     verdict: str | None
-    headline: str  # one sentence
     causes: tuple[Cause, ...]
     figures: Figures | None
     ceiling: Ceiling | None

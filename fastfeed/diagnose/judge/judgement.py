@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastfeed.diagnose.diagnosis import (
-    CODES,
     MIN_STEPS,
     Account,
     Cause,
     Diagnosis,
     Doubt,
-    Figures,
     Recommendation,
 )
 from fastfeed.diagnose.evidence import MIN_WORK, PYTHON, DeadProducer, Evidence
@@ -20,7 +18,6 @@ from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.causes import (
     PAUSE,
     STEP_BOUND,
-    STEP_HOST,
     advice_of,
     causes_of,
     losses_of,
@@ -63,10 +60,8 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         if not abstained and not died:
             advice = advice_of(whole, shares)
     safe = tuple(one for one in advice if one.interval[0] >= 1)
-    headline = _headline(causes, whole, speedup=speedup, abstained=abstained)
     return Diagnosis(
         verdict=causes[0].code if causes and not abstained else None,
-        headline=headline,
         causes=causes,
         figures=whole.figures if whole is not None else None,
         ceiling=whole.observed.ceiling if whole is not None else None,
@@ -210,27 +205,6 @@ def _reason_to_abstain(
             f"input was not observed: {missing}"
         )
     return None
-
-
-def _headline(
-    causes: Sequence[Cause], case: Case | None, *, speedup: float, abstained: str | None
-) -> str:
-    if abstained or not causes:
-        return f"No verdict: {abstained}"
-    first = causes[0]
-    if first.code == "feed.dead":
-        return f"The feed is dead: {first.evidence[0]}"
-    figures: Figures | None = case.figures if case is not None else None
-    if figures is None:
-        return f"{first.code}: {CODES[first.code]}"
-    rate = f"{figures.steps_per_second:.3g} steps/s"
-    if first.code in (STEP_BOUND, STEP_HOST):
-        keeps_up = f"the input keeps up (starvation {figures.starvation:.0%})"
-        return f"{rate}: {keeps_up}; {CODES[first.code]}."
-    text = f"{rate}, {first.share:.0%} of the time is lost: {CODES[first.code]}"
-    if figures.starvation >= INPUT_BOUND:
-        text += f"; without any wait for input the loop would be {speedup:.1f} times as fast"
-    return f"{text}."
 
 
 def _no_change(case: Case, speedup: float) -> str:

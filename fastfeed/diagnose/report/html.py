@@ -17,6 +17,7 @@ from fastfeed import __version__
 from fastfeed.diagnose.diagnosis import CODES, DIAGNOSIS_SCHEMA, Diagnosis
 from fastfeed.diagnose.report import charts, words
 from fastfeed.diagnose.report.files import write_whole
+from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.diagnose.report.json import stages
 from fastfeed.diagnose.report.process_activity import activity, training_children
 from fastfeed.errors import clean, clean_lines
@@ -56,6 +57,7 @@ def page(diagnosis: Diagnosis) -> str:
     figures = words.told_figures(diagnosis)
     return told.get_template("page.html.jinja").render(
         d=diagnosis,
+        headline=headline_of(diagnosis),
         seen=seen,
         figures=figures,
         machine=seen.machine,

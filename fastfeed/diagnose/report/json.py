@@ -14,6 +14,7 @@ from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures, Re
 from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, MarkHint, Task
 from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
+from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.diagnose.report.process_activity import activity
 from fastfeed.errors import OptionError
 from fastfeed.probes.machine_log import Machine
@@ -64,7 +65,7 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "fastfeed": __version__,
             "script": diagnosis.script,
             "verdict": diagnosis.verdict,
-            "headline": diagnosis.headline,
+            "headline": headline_of(diagnosis),
             "causes": [
                 {"code": c.code, "share": c.share, "evidence": c.evidence} for c in diagnosis.causes
             ],

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Figures, Recommendation
 from fastfeed.diagnose.report import words
+from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.diagnose.report.process_activity import activity, training_children
 from fastfeed.diagnose.report.words import (
     duration,
@@ -98,13 +99,13 @@ def cells_of(shares: Sequence[float], width: int) -> list[int]:
 
 def _head(diagnosis: Diagnosis) -> RenderableType:
     style = TONE_STYLES[words.tone(diagnosis)]
-    lines = [Text(clean(diagnosis.headline), style=style)]
+    lines = [Text(clean(headline_of(diagnosis)), style=style)]
     if diagnosis.verdict is not None:
         meaning = CODES.get(diagnosis.verdict, "")
         lines.append(Text.assemble((diagnosis.verdict, "bold"), f": {meaning}"))
     if doubt := words.doubtful(diagnosis.doubt):
         lines.append(Text(doubt, style="yellow"))
-    if diagnosis.abstained and diagnosis.abstained not in diagnosis.headline:
+    if diagnosis.abstained and diagnosis.abstained not in headline_of(diagnosis):
         lines.append(Text.assemble(("no verdict", "bold"), f": {clean(diagnosis.abstained)}"))
     if children := training_children(diagnosis.evidence):
         lines.append(Text(clean(children)))

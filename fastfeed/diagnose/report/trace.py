@@ -18,6 +18,7 @@ from fastfeed.diagnose.evidence import TRAINER, Evidence, Task
 from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.diagnose.report.flames import frames
+from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.diagnose.report.json import plain
 from fastfeed.steps.timeline import NOT_LOOP_EVENTS, Mark, Step
 
@@ -47,7 +48,7 @@ def _text(diagnosis: Diagnosis) -> Iterator[str]:
     about = {
         "script": diagnosis.script,
         "verdict": diagnosis.verdict,
-        "headline": diagnosis.headline,
+        "headline": headline_of(diagnosis),
     }
     yield f'{{"displayTimeUnit": "ms", "otherData": {encode(plain(about))}, "traceEvents": [\n'
     for number, event in enumerate(events(diagnosis)):

@@ -10,6 +10,7 @@ import pytest
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
 from fastfeed.diagnose.report import html
+from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.errors import clean
 from tests.diagnose.browser import WANTED, Browser, browser, programs
 from tests.diagnose.diagnoses import EXAMPLES
@@ -79,7 +80,7 @@ def look(page: Browser, path: Path, *, width: int) -> dict[str, Any]:
 
 def check(seen: dict[str, Any], told: Diagnosis) -> None:
     """Properties of the page of every diagnosis at every width."""
-    assert seen["headline"] == clean(told.headline)
+    assert seen["headline"] == clean(headline_of(told))
     assert seen["console"] == []
     assert seen["loaded"] == []
     assert seen["overflow"] == 0

@@ -15,6 +15,7 @@ from fastfeed.diagnose.diagnosis import CODES
 from fastfeed.diagnose.evidence import TASK_STATES
 from fastfeed.diagnose.report import files
 from fastfeed.diagnose.report import json as report
+from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.errors import OptionError
 from tests.diagnose.diagnoses import EXAMPLES, diagnosis, long, odd, unknown
 
@@ -120,7 +121,7 @@ def test_few_steps_are_all_there(tmp_path: Path) -> None:
 
 def test_odd_names_stay_what_they_are(tmp_path: Path) -> None:
     found = written(tmp_path, "odd")
-    told = odd().headline
+    told = headline_of(odd())
     assert found["headline"] == told.replace("\udcff", "\\udcff")
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Reproduction
 from fastfeed.diagnose.evidence import FRAMEWORK, Task
 from fastfeed.diagnose.report import terminal
+from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.diagnose.report.words import split
 from fastfeed.errors import clean
 from tests.diagnose.diagnoses import (
@@ -68,7 +69,7 @@ def test_a_terminal_that_is_too_narrow_is_no_reason_to_fail(name: str, width: in
 def test_what_is_said(code: str) -> None:
     told = diagnosis(code)
     text = words_of(shown(told))
-    assert text.startswith(f"{told.headline} {code}: {CODES[code]}")
+    assert text.startswith(f"{headline_of(told)} {code}: {CODES[code]}")
     for cause in told.causes:
         assert f"% {cause.code}" in text
         assert all(f"• {sentence}" in text for sentence in cause.evidence)

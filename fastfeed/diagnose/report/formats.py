@@ -18,7 +18,7 @@ STATE_WORDS = {
     "disk": "waits for the disk",
     "sleep": "sleeps",
     "socket": "waits at a socket",
-    "lock": "waits for a lock",
+    "lock": "waits for a lock or other threads",
     "pipe": "waits at a pipe",
     "full": "finds the buffer full",
     "empty": "waits for input",

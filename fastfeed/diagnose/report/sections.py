@@ -108,8 +108,9 @@ def notes_of(told: Json) -> list[str]:
         speeds = [f"{one['name']} {rate(one['steps_per_second'])}" for one in children[:8]]
         more = [f"{len(children) - 8} more"] if len(children) > 8 else []
         total = rate(sum(one["steps_per_second"] for one in children))
+        train = "process trains" if len(children) == 1 else "processes train"
         found.append(
-            f"Child processes that train: {len(children)}, {total} steps/s together: "
+            f"{len(children)} child {train}, {total} steps/s together: "
             f"{', '.join(speeds + more)}. The figures are those of one of them, of median speed."
         )
     return found

@@ -162,7 +162,7 @@ def test_waits_that_are_hidden_in_steps() -> None:
 
 def test_children_that_train() -> None:
     text = words_of(shown(whole_epochs()))
-    assert "Child processes that train: 2, 0.80 steps/s together: Process-1 (process 410" in text
+    assert "2 child processes train, 0.80 steps/s together: Process-1 (process 4101)" in text
     assert "running: `train_on_batch` at train.py:41 took 97 % of the time. Let it do fewer" in text
 
 

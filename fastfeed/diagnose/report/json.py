@@ -17,7 +17,7 @@ from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, MarkHint
 from fastfeed.diagnose.report.formats import duration, percent
 from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.diagnose.report.hottest_lines import hottest_lines
-from fastfeed.diagnose.report.next_steps import docs_of, next_step
+from fastfeed.diagnose.report.next_steps import next_step
 from fastfeed.diagnose.report.step_columns import columns_of, shown_steps
 from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import NOT_LOOP_EVENTS, OBSERVING, Mark
@@ -29,6 +29,7 @@ MAX_TASKS = 200
 STACKS = 400  # of all tasks together
 MAX_STACK_PLACES = 50  # places of a stack, the innermost
 MAX_TEXT = 20_000  # characters
+DOCS = "docs/diagnosing.md#"  # where each code has a heading
 Json = dict[str, Any]
 
 
@@ -49,7 +50,9 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "script": diagnosis.script,
             "verdict": diagnosis.verdict,
             "headline": headline_of(diagnosis),
-            "causes": [vars(c) | {"docs": docs_of(c.code)} for c in diagnosis.causes],
+            "causes": [
+                vars(c) | {"docs": DOCS + c.code.replace(".", "")} for c in diagnosis.causes
+            ],
             "starvation": figures and figures.starvation,
             "lost_to_input": diagnosis.lost_to_input,
             "steps_per_second": figures and figures.steps_per_second,

@@ -9,11 +9,6 @@ from typing import Any
 from fastfeed.diagnose.diagnosis import Diagnosis, Recommendation
 
 
-def docs_of(code: str) -> str:
-    """Return where the documentation tells what a code means and how to remove the cause."""
-    return f"docs/diagnosing.md#{code.replace('.', '')}"
-
-
 def next_step(one: Recommendation, diagnosis: Diagnosis) -> dict[str, Any]:
     """Return a change with the code `before` and `after` it, as far as the code is known.
 

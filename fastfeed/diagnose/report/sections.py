@@ -118,13 +118,14 @@ def notes_of(told: Json) -> list[str]:
 
 def sections_of(told: Json) -> list[ReportSection]:
     """Return the sections that have something to show, in their order."""
+    line = told["timeline"] if told["timeline"]["steps"]["steps"] else None
     found = (
         ReportSection("What died or is blocked", pieces=told["died"][:20], style="dead"),
         ReportSection("What the process did", items=_bullets(told["activity"])),
         _time(told),
         _causes(told),
         *_next_steps(told),
-        ReportSection("Steps and waits over time", timeline=_timeline(told), page=True),
+        ReportSection("Steps and waits over time", timeline=line, page=True),
         *_details(told),
         ReportSection("What was not measured", items=_bullets(told["not_measured"])),
     )
@@ -264,10 +265,6 @@ def _change(number: int, one: Json, *, gain: str) -> ReportItem:
     code = {key: one[key] for key in ("where", "before", "after")} if one["after"] else {}
     notes = [one["why"]] if one["why"] else []
     return ReportItem(f"{number}.", one["change"], name, gain, notes, **code)
-
-
-def _timeline(told: Json) -> Json | None:
-    return told["timeline"] if told["timeline"]["steps"]["steps"] else None
 
 
 def _details(told: Json) -> Iterator[ReportSection]:

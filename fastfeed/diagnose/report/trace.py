@@ -47,8 +47,7 @@ def _events(diagnosis: Diagnosis) -> Iterator[Event]:
         for mark in seen.marks
         if mark.kind not in (OBSERVING, UNOBSERVED) and isfinite(mark.start_s + mark.end_s)
     ]
-    begins_s = chain([seen.start_s], (s.begin_s for s in steps), (m.start_s for m in marks))
-    origin_s = min(begins_s)
+    origin_s = min(chain([seen.start_s], (s.begin_s for s in steps), (m.start_s for m in marks)))
     for kind, name in (("process", diagnosis.script or "training"), ("thread", "training loop")):
         args = {"name": plain(name)}
         yield {"ph": "M", "name": f"{kind}_name", **thread, "ts": 0, "args": args}
@@ -65,9 +64,8 @@ def _slices(steps: Iterable[Step], thread: Event, *, origin_s: float) -> Iterato
     for number, step in enumerate(steps):
         ts, end = _us(step.begin_s - origin_s), _us(max(step.begin_s, step.end_s) - origin_s)
         name = "step, its input at hand" if step.free else "step"
-        args = {"number": number, "wait_ms": round(step.wait_s * 1e3, 3)}
         event = {"ph": "X", "name": name, **thread, "ts": ts, "dur": round(end - ts, 3)}
-        yield {**event, "args": args}
+        yield {**event, "args": {"number": number, "wait_ms": round(step.wait_s * 1e3, 3)}}
         if step.wait_s > 0:
             wait = round(min(step.wait_s * 1e6, end - ts), 3)
             yield {**event, "name": "wait for input", "dur": wait}

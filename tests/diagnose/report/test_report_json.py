@@ -18,7 +18,6 @@ from fastfeed.diagnose.evidence import TASK_STATES
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.report import json as report
 from fastfeed.diagnose.report.headline import headline_of
-from fastfeed.diagnose.report.next_steps import docs_of
 from fastfeed.diagnose.report.sections import foot_of
 from fastfeed.diagnose.report.writers import write_reports, write_whole
 from fastfeed.probes.machine_log import Machine
@@ -195,7 +194,8 @@ def test_what_is_no_ordinary_file_is_written_to() -> None:
 
 def test_each_code_has_its_place_in_the_documentation() -> None:
     for code in CODES:
-        file, _, anchor = docs_of(code).partition("#")
+        (docs, *_) = [one["docs"] for one in report.json_of(diagnosis(code))["causes"]]
+        file, _, anchor = docs.partition("#")
         heads = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(), re.MULTILINE)
         assert anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 

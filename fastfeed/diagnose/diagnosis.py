@@ -114,7 +114,6 @@ class Diagnosis:
     """The answer. `verdict` is a code of CODES, or None if `abstained` says what is missing."""
 
     verdict: str | None
-    headline: str  # one sentence
     causes: tuple[Cause, ...]
     figures: Figures | None
     ceiling: Ceiling | None
@@ -124,7 +123,6 @@ class Diagnosis:
     abstained: str | None
     evidence: Evidence
     script: str = ""
-    overhead: float = 0.0  # share of the step that observing took
     died: tuple[str, ...] = ()  # tracebacks or last stacks of dead or blocked producers
     may_cost: tuple[Recommendation, ...] = ()  # changes that may as well make the loop slower
     no_change: str = ""  # why no change is recommended, if none is

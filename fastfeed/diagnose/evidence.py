@@ -84,9 +84,9 @@ class Task:
 
     `role`: TRAINER (the thread of the loop), PRODUCER (makes batches), FEEDER (passes them on:
     queue feeders, pin-memory and result threads), FRAMEWORK (native pools) or FOREIGN (no part of
-    the training). `busy`: shares by state. `stacks`: samples by stack, the outermost place first;
-    for the flame view. `copying` and `pickling`: shares of the samples in functions that convert,
-    stack or copy arrays, and that pickle or unpickle.
+    the training). `busy`: shares by state. `stacks`: samples by stack, the outermost place first.
+    `copying` and `pickling`: shares of the samples in functions that convert, stack or copy arrays,
+    and that pickle or unpickle.
     """
 
     name: str

@@ -15,12 +15,14 @@ import psutil
 
 from fastfeed.core.machine import free_memory_nbytes
 from fastfeed.core.unix import PAGE_NBYTES, usable_cores
+from fastfeed.errors import clean
 from fastfeed.probes import procfs
 from fastfeed.probes.gpu import GpuUsage
 
 MIN_OTHER_CORES = 0.05  # of a core
 SATURATED = 0.8  # share of the cores from which no core counts as free
 MAX_LISTED = 5
+MAX_COMMAND = 80  # characters of a command line
 PARTITIONS = ("loop", "ram", "dm-", "md", "zram")
 
 
@@ -40,7 +42,8 @@ class Machine:
     memory_free_nbytes: int = 0
     swap_nbytes_s: float = 0.0
     gpus: tuple[GpuUsage, ...] = ()
-    noisy: tuple[tuple[str, float], ...] = ()  # other processes, and the cores that they use
+    # other processes, each with its pid and its command line, and the cores that they use
+    noisy: tuple[tuple[str, float], ...] = ()
 
 
 class Totals(NamedTuple):
@@ -91,7 +94,10 @@ def noisy(
     own: Collection[int],
     wall_s: float,
 ) -> tuple[tuple[str, float], ...]:
-    """Return the other processes that used most, with the cores that they used."""
+    """Return the other processes that used most, with the cores that they used.
+
+    Each is named with its pid and the begin of its command line.
+    """
     used = {
         pid: cpu_s - before.get(pid, ("", 0.0))[1]
         for pid, (_, cpu_s) in after.items()
@@ -99,8 +105,16 @@ def noisy(
     }
     worst = sorted(used, key=lambda pid: used[pid], reverse=True)[:MAX_LISTED]
     return tuple(
-        (after[pid][0], used[pid] / wall_s) for pid in worst if used[pid] > MIN_OTHER_CORES * wall_s
+        (_named(pid, after[pid][0]), used[pid] / wall_s)
+        for pid in worst
+        if used[pid] > MIN_OTHER_CORES * wall_s
     )
+
+
+def _named(pid: int, name: str) -> str:
+    words = procfs.text_of(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+    command = f": {words[:MAX_COMMAND]}" if words else ""  # a thread of the kernel has none
+    return clean(f"{name} (pid {pid}{command})")
 
 
 def cores() -> int:

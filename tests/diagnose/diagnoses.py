@@ -180,7 +180,6 @@ def figures(shares: Sequence[float], seen: Evidence) -> Figures:
 def diagnosis(code: str) -> Diagnosis:
     """A realistic one of a code of CODES."""
     *shares, second = CASES[code]
-    headline = f"{CODES[code]}: {max(shares):.0%} of the time."
     seen = evidence(shares[1])
     gain = 1 / max(0.05, 1 - shares[1])
     told = (
@@ -205,7 +204,7 @@ def diagnosis(code: str) -> Diagnosis:
     )
     known = None if code == "step.bound" else 0.0
     return Diagnosis(
-        *(code, headline, tuple(causes), figures(shares, seen)),
+        *(code, tuple(causes), figures(shares, seen)),
         Ceiling(0.0148, 0.0141, 0.0160, True, "measured with 24 cached batches in the running job"),
         *(gain, (gain * 0.93, gain * 1.06)),
         *(() if known is None else advice,),
@@ -225,7 +224,6 @@ def abstained() -> Diagnosis:
         diagnosis("input.serial"),
         **{
             "verdict": None,
-            "headline": f"No verdict: {why}.",
             "causes": (),
             "recommendations": (),
             "abstained": why,
@@ -271,9 +269,7 @@ def no_steps() -> Diagnosis:
     """Evidence without observations."""
     seen = Evidence(None, (), (), Machine(2), START_S, START_S + 20.0, missing=("steps",))
     why = "no training step was seen in 20 s; mark them with fastfeed.watch"
-    return Diagnosis(
-        None, f"No verdict: {why}.", (), None, None, NAN, (NAN, NAN), (), why, seen, "train.py"
-    )
+    return Diagnosis(None, (), None, None, NAN, (NAN, NAN), (), why, seen, "train.py")
 
 
 def unknown() -> Diagnosis:
@@ -344,7 +340,6 @@ def odd() -> Diagnosis:
     return replace(
         one,
         **{
-            "headline": ODD,
             "script": ODD,
             "evidence": seen,
             "recommendations": (advice,),

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, cast
 
+import psutil
 import pytest
 
 from fastfeed.diagnose import evidence as ev
@@ -30,6 +31,7 @@ from fastfeed.diagnose.sample.child_processes import (
 from fastfeed.diagnose.sample.sampler import SPY_EVERY, Sampler
 from fastfeed.diagnose.sample.tasks import role_of, settle_roles
 from fastfeed.diagnose.sample.thread_log import ThreadLog
+from fastfeed.errors import clean
 from fastfeed.probes import family, procfs
 from fastfeed.probes import machine_log as machine
 from fastfeed.probes import pyspy as spy
@@ -340,9 +342,15 @@ def test_who_collects_what_a_pool_makes_is_no_producer(
 
 
 def test_other_processes() -> None:
-    before = {1: ("init", 5.0), 2: ("ours", 1.0), 3: ("idle", 1.0)}
-    after = {1: ("init", 9.0), 2: ("ours", 9.0), 3: ("idle", 1.1), 4: ("new", 2.0)}
-    assert machine.noisy(before, after, own={2}, wall_s=10.0) == (("init", 0.4), ("new", 0.2))
+    """Each with its pid and its command line, where it still has one."""
+    me, gone = os.getpid(), 2**22 + 1
+    before = {me: ("mine", 5.0), 2: ("ours", 1.0), 3: ("idle", 1.0)}
+    after = {me: ("mine", 9.0), 2: ("ours", 9.0), 3: ("idle", 1.1), gone: ("new\x1b[2J", 2.0)}
+    first, second = machine.noisy(before, after, own={2}, wall_s=10.0)
+    assert second == (f"new\\x1b[2J (pid {gone})", 0.2)
+    assert first[1] == pytest.approx(0.4)
+    words = " ".join(psutil.Process().cmdline())[: machine.MAX_COMMAND]
+    assert first[0] == clean(f"mine (pid {me}: {words})")
     assert 1 <= machine.cores() <= len(os.sched_getaffinity(0))
 
 

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import (
-    CODES,
     MIN_STEPS,
     Account,
     Cause,
     Diagnosis,
     Doubt,
-    Figures,
     Recommendation,
 )
 from fastfeed.diagnose.evidence import MIN_WORK, PYTHON, DeadProducer, Evidence
@@ -21,7 +19,6 @@ from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.causes import (
     PAUSE,
     STEP_BOUND,
-    STEP_HOST,
     advice_of,
     causes_of,
     losses_of,
@@ -35,7 +32,7 @@ from fastfeed.diagnose.judge.observed_costs import Observed, feed_of, foreign_sh
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile, producer_profile_of
 from fastfeed.diagnose.judge.step_ledger import Ledger, accounts_of, figures_of
 from fastfeed.model.workload import INPUT_BOUND
-from fastfeed.steps.timeline import OBSERVING, Loop
+from fastfeed.steps.timeline import Loop
 
 
 def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] = ()) -> Diagnosis:
@@ -58,10 +55,8 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         if not abstained and not died:
             advice = advice_of(whole, shares)
     safe = tuple(one for one in advice if one.interval[0] >= 1)
-    headline = _headline(causes, whole, speedup=speedup, abstained=abstained)
     return Diagnosis(
         verdict=causes[0].code if causes and not abstained else None,
-        headline=headline,
         causes=causes,
         figures=whole.figures if whole is not None else None,
         ceiling=whole.observed.ceiling if whole is not None else None,
@@ -73,7 +68,6 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         abstained=abstained,
         evidence=evidence,
         script=script,
-        overhead=_overhead(evidence) if whole is not None else 0.0,
         died=tuple(dead.text for dead in died),
         doubt=None if abstained else doubt,
         accounts=_accounts(evidence, ledger) if whole is not None else (),
@@ -178,27 +172,6 @@ def _reason_to_abstain(
     return None
 
 
-def _headline(
-    causes: Sequence[Cause], case: Case | None, *, speedup: float, abstained: str | None
-) -> str:
-    if abstained or not causes:
-        return f"No verdict: {abstained}"
-    first = causes[0]
-    if first.code == "feed.dead":
-        return f"The feed is dead: {first.evidence[0]}"
-    figures: Figures | None = case.figures if case is not None else None
-    if figures is None:
-        return f"{first.code}: {CODES[first.code]}"
-    rate = f"{figures.steps_per_second:.3g} steps/s"
-    if first.code in (STEP_BOUND, STEP_HOST):
-        keeps_up = f"the input keeps up (starvation {figures.starvation:.0%})"
-        return f"{rate}: {keeps_up}; {CODES[first.code]}."
-    text = f"{rate}, {first.share:.0%} of the time is lost: {CODES[first.code]}"
-    if figures.starvation >= INPUT_BOUND:
-        text += f"; without any wait for input the loop would be {speedup:.1f} times as fast"
-    return f"{text}."
-
-
 def _no_change(case: Case, speedup: float) -> str:
     """Return why no change is recommended."""
     limit = case.feed.limit
@@ -231,18 +204,3 @@ def _accounts(evidence: Evidence, ledger: Ledger) -> tuple[Account, ...]:
         watched_s=span_s,
         observing_s=observing_s(evidence, ledger),
     )
-
-
-def _overhead(evidence: Evidence) -> float:
-    """Return the cost of the diagnosis as a share of the observed time.
-
-    It consists of CPU seconds, and of the time that observing took from the loop's thread.
-    """
-    if evidence.seconds <= 0:
-        return 0.0
-    observing = sum(
-        mark.end_s - mark.start_s
-        for mark in evidence.marks
-        if mark.kind == OBSERVING and mark.start_s >= evidence.start_s
-    )
-    return (evidence.overhead_s + observing) / evidence.seconds

@@ -1,2 +1,2 @@
-"""Reports of a diagnosis: on the terminal, as JSON, as one HTML page, as a trace for Perfetto.
-Nothing judges here. Imports diagnosis, evidence and steps."""
+"""Reports of a diagnosis: as JSON, in words on the terminal and on one HTML page, as a trace.
+Nothing judges here."""

@@ -1,104 +1,90 @@
-"""A diagnosis as one self-contained HTML page: no network, and JavaScript only to zoom."""
+"""A diagnosis as one self-contained HTML page: no network, no script."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import os
 import re
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
 
-from fastfeed import __version__
-from fastfeed.diagnose.diagnosis import CODES, DIAGNOSIS_SCHEMA, Diagnosis
-from fastfeed.diagnose.report import charts, words
-from fastfeed.diagnose.report.files import write_whole
-from fastfeed.diagnose.report.json import stages
-from fastfeed.diagnose.report.process_activity import activity, training_children
+from fastfeed.diagnose.diagnosis import Diagnosis
+from fastfeed.diagnose.report import sections
+from fastfeed.diagnose.report.formats import duration, percent
+from fastfeed.diagnose.report.json import json_of
 from fastfeed.errors import clean, clean_lines
 
-MAX_TASK_ROWS = 60  # rows of a table; the JSON file has more
-FLAMES = 8
+# Marks with a colour of their own.
+COLOURED = ("epoch", "evaluation", "checkpoint", "callback", "experiment", "dead", "warm-up")
+USUAL = 0.97  # share of the steps that are as long as most
 
 
-def write(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """Write the diagnosis as one HTML file, completely or not at all. Raise OSError if it cannot be
-    written."""
-    write_whole(path, [page(diagnosis)])
-
-
-def page(diagnosis: Diagnosis) -> str:
-    """Return the text of the page. Anything that a script puts into a name is text in it: escaped,
-    and no script of its own would run, because the page allows only the one with the given hash."""
-    script = _file("page.js")
-    seen = diagnosis.evidence
-    told = jinja2.Environment(
+def text_of(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the text of the page. Anything that a script puts into a name is text in it: escaped,
+    and no script would run, because the page allows none."""
+    told = json_of(diagnosis)
+    environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_file),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_shown,
+        finalize=lambda value: value if isinstance(value, Markup) else clean(str(value)),
     )
-    told.filters |= {
-        form.__name__: _unbroken(form) for form in (words.percent, words.duration, words.size)
-    }
-    told.filters |= {
-        form.__name__: form for form in (words.percents, words.factor, words.factors, words.rate)
-    }
-    told.filters |= {"known": words.known}
-    told.filters |= {"doubtful": words.doubtful, "unseen": words.unseen}
-    told.filters |= {"device_gap": words.device_gap}
-    told.filters |= {"lines": _lines, "coded": _coded}
-    figures = words.told_figures(diagnosis)
-    return told.get_template("page.html.jinja").render(
-        d=diagnosis,
-        seen=seen,
-        figures=figures,
-        machine=seen.machine,
-        codes=CODES,
-        schema=DIAGNOSIS_SCHEMA,
-        version=__version__,
-        tone=words.tone(diagnosis),
-        activity=activity(diagnosis),
-        children=training_children(seen),
-        parts=words.split(figures) if figures else [],
-        timeline=charts.timeline(seen),
-        stages=[stage | {"busy": charts.busy(stage["busy"])} for stage in stages(seen)],
-        tasks=[_task(task) for task in seen.tasks[:MAX_TASK_ROWS]],
-        tasks_left_out=max(0, len(seen.tasks) - MAX_TASK_ROWS),
-        flames=charts.flames(seen.tasks, limit=FLAMES),
+    environment.filters |= {"coded": _coded, "percent": percent, "lines": _lines}
+    yield environment.get_template("page.html.jinja").render(
+        d=told,
+        tone=sections.tone_of(told),
+        notes=sections.notes_of(told),
+        sections=sections.sections_of(told),
+        foot=sections.foot_of(told),
+        drawing_of=drawing_of,
         style=Markup(_file("page.css")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _unbroken(form: Callable[[float | None], str]) -> Callable[[float | None], str]:
-    """Keep a number on the line of its unit."""
-    return lambda number: form(number).replace(" ", "\u00a0")
-
-
-def _task(task: Any) -> dict[str, Any]:
+def drawing_of(timeline: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the timeline as paths in an area of 1000 x 100: bars, as high as a step takes, and
+    marks by their kind. `top`: the time at full height. Longer steps have a tip."""
+    steps = timeline["steps"]
+    start_s, end_s = steps["start_s"][0], max(steps["end_s"])
+    wide = 1000 / max(end_s - start_s, 1e-6)
+    means = sorted(steps["mean_s"])
+    top_s = 1.05 * max(min(means[-1], 1.5 * means[int(USUAL * (len(means) - 1))]), 1e-6)
+    paths: defaultdict[str, list[str]] = defaultdict(list)
+    columns = (steps[name] for name in ("start_s", "end_s", "mean_s", "wait_s", "steps", "free"))
+    for begin_s, until_s, mean_s, wait_s, count, free in zip(*columns, strict=True):
+        at, width = (begin_s - start_s) * wide, max((until_s - begin_s) * wide, 0.3)
+        high = 100 / max(top_s, mean_s)
+        kind = "free" if free == count else "step"
+        paths["wait"].append(_box(at, width, top=100 - wait_s * high, height=wait_s * high))
+        rest = (mean_s - wait_s) * high
+        paths[kind].append(_box(at, width, top=100 - mean_s * high, height=rest))
+        if mean_s > top_s:
+            paths["over"].append(_box(at, width, top=0, height=4))
+    marks: defaultdict[str, list[str]] = defaultdict(list)
+    counts = Counter(mark["kind"] for mark in timeline["marks"])
+    spans = [(mark["kind"], mark["start_s"], mark["end_s"]) for mark in timeline["marks"]]
+    for kind, begin_s, until_s in [("warm-up", start_s, 0.0)] * (start_s < 0) + spans:
+        width = max((until_s - begin_s) * wide, 1.5)
+        marks[kind].append(_box((begin_s - start_s) * wide, width, top=0, height=100))
     return {
-        "name": task.name,
-        "pid": task.pid,
-        "role": task.role,
-        "cores": task.cpu_s / task.wall_s if task.wall_s > 0 else None,
-        "busy": charts.busy(task.busy),
-        "top": task.top(),
-        "exit": task.exit,
-        "sampled": task.sampled,
+        "marks": [
+            (kind, kind if kind in COLOURED else "else", counts[kind], "".join(boxes))
+            for kind, boxes in marks.items()
+        ],
+        "bars": {kind: "".join(boxes) for kind, boxes in paths.items()},
+        "ends": [f"{start_s:.1f} s", f"{end_s:.1f} s"],
+        "top": duration(top_s),
+        "steps": sum(steps["steps"]),
     }
 
 
-def _shown(value: Any) -> Any:
-    """Return what a template writes: control characters of names are spelled out."""
-    return value if isinstance(value, Markup) else clean(str(value))
+def _box(left: float, width: float, *, top: float, height: float) -> str:
+    return f"M{left:.2f} {top:.2f}h{width:.2f}v{height:.2f}h-{width:.2f}z"
 
 
 def _lines(text: str) -> Markup:

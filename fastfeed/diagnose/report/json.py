@@ -1,23 +1,26 @@
-"""A diagnosis as JSON, of a versioned schema: docs/diagnosis-schema.md describes every key."""
+"""A diagnosis as JSON, of a versioned schema: docs/diagnosis-schema.md describes every key.
+
+The report on a terminal and the page are made of it.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any
 
 from fastfeed import __version__
 from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures
 from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, MarkHint, Task
-from fastfeed.diagnose.report.bins import binned
-from fastfeed.diagnose.report.files import write_whole
-from fastfeed.diagnose.report.process_activity import activity
-from fastfeed.errors import OptionError
+from fastfeed.diagnose.report.formats import duration, percent
+from fastfeed.diagnose.report.headline import headline_of
+from fastfeed.diagnose.report.hottest_lines import hottest_lines
+from fastfeed.diagnose.report.next_steps import next_step
+from fastfeed.diagnose.report.step_columns import columns_of, shown_steps
 from fastfeed.probes.machine_log import Machine
-from fastfeed.steps.timeline import NOT_LOOP_EVENTS, Mark
+from fastfeed.steps.timeline import NOT_LOOP_EVENTS, OBSERVING, Mark
 
 # Limits that keep the file under 2 MB, for any duration and number of threads.
 MAX_TIMELINE_ROWS = 1000  # of the timeline
@@ -26,32 +29,14 @@ MAX_TASKS = 200
 STACKS = 400  # of all tasks together
 MAX_STACK_PLACES = 50  # places of a stack, the innermost
 MAX_TEXT = 20_000  # characters
+DOCS = "docs/diagnosing.md#"  # where each code has a heading
 Json = dict[str, Any]
 
 
-def write(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """Write the diagnosis as a JSON file, completely or not at all. Raise OSError if it cannot be
-    written."""
-    write_whole(
-        path, [json.dumps(json_of(diagnosis), indent=2, ensure_ascii=False, allow_nan=False), "\n"]
-    )
-
-
-def load(path: str | os.PathLike[str]) -> Json:
-    """Return what `write` wrote. Raise OptionError for another file or another schema, OSError as
-    open does."""
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{path} is no JSON file: {error}") from error
-    if not isinstance(found, dict) or "schema" not in found or "verdict" not in found:
-        raise OptionError(f"{path} is no diagnosis, which is what fastfeed diagnose --json writes")
-    if found["schema"] != DIAGNOSIS_SCHEMA:
-        raise OptionError(
-            f"{path} is a diagnosis of schema {found['schema']!r}, and this fastfeed reads schema "
-            f"{DIAGNOSIS_SCHEMA}: read it with the fastfeed that wrote it, or diagnose again"
-        )
-    return found
+def text_of(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the diagnosis as the text of a JSON file."""
+    yield json.dumps(json_of(diagnosis), indent=2, ensure_ascii=False, allow_nan=False)
+    yield "\n"
 
 
 def json_of(diagnosis: Diagnosis) -> Json:
@@ -64,9 +49,9 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "fastfeed": __version__,
             "script": diagnosis.script,
             "verdict": diagnosis.verdict,
-            "headline": diagnosis.headline,
+            "headline": headline_of(diagnosis),
             "causes": [
-                {"code": c.code, "share": c.share, "evidence": c.evidence} for c in diagnosis.causes
+                vars(c) | {"docs": DOCS + c.code.replace(".", "")} for c in diagnosis.causes
             ],
             "starvation": figures and figures.starvation,
             "lost_to_input": diagnosis.lost_to_input,
@@ -74,16 +59,16 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "step_seconds": figures and figures.step_s,
             "speedup_if_input_free": diagnosis.speedup_if_input_free,
             "speedup_range": diagnosis.speedup_range,
-            "recommendations": [vars(r) for r in diagnosis.recommendations],
-            "may_cost": [vars(r) for r in diagnosis.may_cost],
+            "recommendations": [next_step(r, diagnosis) for r in diagnosis.recommendations],
+            "may_cost": [next_step(r, diagnosis) for r in diagnosis.may_cost],
             "no_change": diagnosis.no_change,
             "doubt": diagnosis.doubt and vars(diagnosis.doubt),
             "accounts": [vars(account) for account in diagnosis.accounts],
             "abstained": diagnosis.abstained,
             "died": diagnosis.died,
             "not_measured": seen.missing,
-            "overhead": diagnosis.overhead,
-            "activity": activity(diagnosis),
+            "overhead": _overhead(seen),
+            "activity": list(_activity(seen)) if diagnosis.verdict is None else [],
             "mark": seen.hint and _hint(seen.hint),
             "children": [vars(one) for one in seen.children],
             "figures": figures and _figures(figures),
@@ -95,7 +80,8 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "parts": [
                 {"kind": p.kind, "place": str(p.place), "share": p.share} for p in seen.parts
             ],
-            "stages": stages(seen),
+            "hottest": hottest_lines(seen),
+            "stages": _stages(seen),
             "tasks": _tasks(seen.tasks),
             "tasks_left_out": max(0, len(seen.tasks) - MAX_TASKS),
             "machine": _machine(seen.machine),
@@ -122,19 +108,65 @@ def _hint(hint: MarkHint) -> Json:
     return {"place": str(hint.place), "share": hint.share, "loop": hint.loops}
 
 
+def _activity(seen: Evidence) -> Iterator[str]:
+    """Yield what the loop repeats, and which line to mark: for a report without a verdict."""
+    loop, hint = seen.loop, seen.hint
+    if loop is not None and loop.steps:
+        steps = [step for step in loop.steps if step.begin_s >= seen.start_s] or loop.steps
+        lengths = sorted(step.end_s - step.begin_s for step in steps)
+        span = f" ({duration(lengths[0])} to {duration(lengths[-1])})" if len(lengths) > 1 else ""
+        each = duration(median(lengths))
+        yield f"Calls or iterations of {loop.name}: {len(lengths)}, {each} each{span}."
+    if hint is None:
+        return
+    fewer = "do fewer steps a call, in a loop, with `with watch.step():` around the call."
+    line, share = f"{hint.place.file}:{hint.place.line}", percent(hint.share)
+    if not hint.loops:
+        yield (
+            f"No loop of the script's own was running: {hint.place} took {share} of the time. Let "
+            f"it {fewer}"
+        )
+    elif loop is not None and loop.waits == "hidden":
+        yield f"The loop at {line} has a call that takes its batches itself. Let it {fewer}"
+    else:
+        yield (
+            f"Mark its steps: the loop at {line} was running for {share} of the time. Write `for "
+            "batch in watch(...)` there, or `with watch.step():` around what it repeats."
+        )
+
+
 def _figures(figures: Figures) -> Json:
     """Return the figures without those at the top level."""
     told = ("starvation", "steps_per_second", "step_s")
     return {key: value for key, value in vars(figures).items() if key not in told}
 
 
+def _overhead(seen: Evidence) -> float:
+    """Return the share of a step that watching costs, without the experiments.
+
+    It is the time that observing took from the loop's thread, and what its CPU seconds on all cores
+    displace: the fuller the cores are, the more.
+    """
+    machine = seen.machine
+    full = min((machine.own_cpu + machine.other_cpu + machine.steal) / machine.cores, 1.0)
+    displaced_s = full * seen.overhead_s / machine.cores
+    return (_marked_s(seen, OBSERVING) + displaced_s) / max(1e-9, seen.seconds)
+
+
+def _marked_s(seen: Evidence, kind: str) -> float:
+    """Return the seconds of marks since the end of the warm-up."""
+    marks = [mark for mark in seen.marks if mark.kind == kind and mark.start_s >= seen.start_s]
+    return sum(mark.end_s - mark.start_s for mark in marks)
+
+
 def _watched(seen: Evidence) -> Json:
     return {
-        "seconds": seen.end_s - seen.start_s,
+        "seconds": seen.seconds,
         "warmup_s": seen.warmup_s,
         "first_batch_s": seen.first_batch_s,
         "waiting_now_s": seen.waiting_now_s,
         "overhead_cpu_s": seen.overhead_s,
+        "experiments_s": _marked_s(seen, "experiment"),
         "producers": seen.threads,
         "gil_late_s": seen.gil_late_s,
         "gil_late_p90_s": seen.gil_late_p90_s,
@@ -154,7 +186,7 @@ def _loop(seen: Evidence) -> Json | None:
     return {key: getattr(loop, key) for key in keys} | {"batch": leaves}
 
 
-def stages(seen: Evidence) -> list[Json]:
+def _stages(seen: Evidence) -> list[Json]:
     """Return the tasks of each role as one: how many, the cores that they used, and the means of
     what they did."""
     found = []
@@ -202,38 +234,16 @@ def _machine(machine: Machine) -> Json:
 def _timeline(seen: Evidence) -> Json:
     """Return the timeline in columns, seconds from the start of the observed time; warm-up lies
     before zero."""
-    bins = binned(
-        seen.loop.steps if seen.loop else (), origin_s=seen.start_s, limit=MAX_TIMELINE_ROWS
-    )
-    columns = (
-        "start_s",
-        "end_s",
-        "steps",
-        "mean_s",
-        "longest_s",
-        "wait_s",
-        "longest_wait_s",
-        "free",
-    )
     shown = [mark for mark in seen.marks if mark.kind not in NOT_LOOP_EVENTS]
+    longest = sorted(shown, key=lambda mark: mark.start_s - mark.end_s)[:MAX_MARKS]
+    longest.sort(key=lambda mark: mark.start_s)
     return {
-        "steps": {name: [_micro(getattr(one, name)) for one in bins] for name in columns},
-        "marks": [_mark(mark, seen.start_s) for mark in longest_marks(shown, MAX_MARKS)],
+        "steps": columns_of(shown_steps(seen), origin_s=seen.start_s, limit=MAX_TIMELINE_ROWS),
+        "marks": [_mark(mark, seen.start_s) for mark in longest],
         "marks_left_out": max(0, len(shown) - MAX_MARKS),
     }
 
 
-def longest_marks(marks: list[Mark], limit: int) -> list[Mark]:
-    """Return at most `limit` marks, the longest, in the order of time."""
-    best = sorted(marks, key=lambda mark: mark.start_s - mark.end_s)[:limit]
-    return sorted(best, key=lambda mark: mark.start_s)
-
-
 def _mark(mark: Mark, origin_s: float) -> Json:
-    start_s, end_s = _micro(mark.start_s - origin_s), _micro(mark.end_s - origin_s)
+    start_s, end_s = round(mark.start_s - origin_s, 6), round(mark.end_s - origin_s, 6)
     return {"kind": mark.kind, "start_s": start_s, "end_s": end_s, "label": mark.label[:200]}
-
-
-def _micro(number: float) -> float:
-    """Round to microseconds."""
-    return number if isinstance(number, int) else round(number, 6)

@@ -91,11 +91,12 @@ class BlockDiagnosis:
 
     def _repr_html_(self) -> str | None:
         """Return the page in a frame, for a notebook; None, for the text, while there is none."""
-        from fastfeed.diagnose.report.html import page
+        from fastfeed.diagnose.report.html import text_of as page_of
 
         if self._found is None:
             return None
-        return f'<iframe srcdoc="{escape(page(self._found))}" {PAGE_FRAME}></iframe>'
+        page = "".join(page_of(self._found))
+        return f'<iframe srcdoc="{escape(page)}" {PAGE_FRAME}></iframe>'
 
     def _keep(self, diagnosis: Diagnosis, written: list[Path]) -> None:
         self._found = diagnosis

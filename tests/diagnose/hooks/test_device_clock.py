@@ -18,7 +18,7 @@ from fastfeed.diagnose.hooks.device_clock import ArrayReadiness, CudaEvents
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.report.json import json_of
-from fastfeed.diagnose.report.words import device_gap
+from fastfeed.diagnose.report.sections import sections_of
 from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import DeviceGap, Loop, Step, Timeline
 from fastfeed.steps.watch import watch
@@ -232,11 +232,12 @@ def test_the_share_of_the_time_in_which_the_device_had_no_work() -> None:
     seen = Evidence(loop, (), (), Machine(2), 1.0 - 1e-6, 2.0)
     share, error = pytest.approx(0.2), pytest.approx(0.1)
     assert seen.device_gap == DeviceGapFigures(50, 0.002, 0.002, share, error)
-    text = device_gap(seen)
+    told = json_of(judge(seen))
+    text = " ".join(text for section in sections_of(told) for text in section.texts)
     assert "2.0 ms (p99 2.0 ms), 20 % of the time (give or take 10 %)" in text
-    assert json_of(judge(seen))["device_gap"]["share"] == pytest.approx(0.2)
+    assert told["device_gap"]["share"] == pytest.approx(0.2)
     host = replace(seen, loop=replace(loop, device_gaps=[]))
-    assert host.device_gap is None and device_gap(host) == ""
+    assert host.device_gap is None
 
 
 def test_gaps_are_dropped_with_their_steps() -> None:

@@ -20,6 +20,7 @@ from fastfeed.diagnose.evidence import (
     LoopPart,
 )
 from fastfeed.diagnose.judge.judgement import judge
+from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.steps.timeline import Mark, Step
 from tests.diagnose.evidences import (
     CALL,
@@ -133,7 +134,7 @@ def test_dead_producers(text: str, says: str) -> None:
     dead = DeadProducer(name, text, blocked=bool(how))
     found = judged(loop_of([1.0] * 5), trainer(), died=(dead,))
     assert found.verdict == "feed.dead"
-    assert says in found.headline
+    assert says in headline_of(found)
     assert found.died == (text,)
 
 
@@ -166,7 +167,7 @@ def test_a_cpu_step_waits_for_no_lock() -> None:
 
 
 def _finite(found: Diagnosis) -> bool:
-    numbers = [found.speedup_if_input_free, *found.speedup_range, found.overhead]
+    numbers = [found.speedup_if_input_free, *found.speedup_range]
     numbers += [n for one in found.recommendations for n in (one.predicted_speedup, *one.interval)]
     return all(map(math.isfinite, numbers))
 

@@ -25,7 +25,7 @@ FOUND = (
 
 
 def test_the_words() -> None:
-    assert lines_of(FOUND) == [
+    assert lines_of([vars(one) for one in FOUND]) == [
         "1 more busy core makes a step 12 % slower (8 to 16 %).",
         "2 more busy cores make a step 40 % slower (30 to 50 %); not so many cores were free: "
         "they got 1.1.",
@@ -46,7 +46,9 @@ def test_the_words() -> None:
 
 
 def test_a_kind_of_a_later_version() -> None:
-    assert lines_of([Intervention("{}", 2.0, 0.1, (0.0, 0.2))])[0].startswith("A dose of 200 % ")
+    assert lines_of([vars(Intervention("{}", 2.0, 0.1, (0.0, 0.2)))])[0].startswith(
+        "A dose of 200 % "
+    )
 
 
 def test_they_are_in_the_files(tmp_path: Path) -> None:

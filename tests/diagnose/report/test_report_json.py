@@ -3,9 +3,11 @@ key."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,27 @@ import pytest
 
 from fastfeed.diagnose.diagnosis import CODES
 from fastfeed.diagnose.evidence import TASK_STATES
-from fastfeed.diagnose.report import files
+from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.report import json as report
-from fastfeed.errors import OptionError
-from tests.diagnose.diagnoses import EXAMPLES, diagnosis, long, odd, unknown
+from fastfeed.diagnose.report.headline import headline_of
+from fastfeed.diagnose.report.sections import foot_of
+from fastfeed.diagnose.report.writers import write_reports, write_whole
+from fastfeed.probes.machine_log import Machine
+from fastfeed.steps.timeline import OBSERVING, Mark
+from tests.diagnose.diagnoses import (
+    DECODE,
+    EXAMPLES,
+    MAIN,
+    STEP,
+    diagnosis,
+    long,
+    odd,
+    unknown,
+)
+from tests.diagnose.evidences import evidence, fed_by, loop_of, trainer
 
-SCHEMA = (Path(__file__).parents[3] / "docs" / "diagnosis-schema.md").read_text()
+ROOT = Path(__file__).parents[3]
+SCHEMA = (ROOT / "docs" / "diagnosis-schema.md").read_text()
 PROMISED = [
     "verdict",
     "causes",
@@ -32,8 +49,9 @@ PROMISED += ["recommendations", "abstained"]
 
 def written(folder: Path, name: str) -> dict[str, Any]:
     path = folder / "diagnosis.json"
-    report.write(EXAMPLES[name](), path)
-    return report.load(path)
+    assert write_reports(EXAMPLES[name](), {"json": path, "html": None}) == [path]
+    found: dict[str, Any] = json.loads(path.read_text(), parse_constant=refuse)
+    return found
 
 
 def refuse(text: str) -> None:
@@ -41,11 +59,8 @@ def refuse(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_file_is_json_and_is_read_back(name: str, tmp_path: Path) -> None:
+def test_the_file_is_json(name: str, tmp_path: Path) -> None:
     found = written(tmp_path, name)
-    assert found == json.loads(
-        (tmp_path / "diagnosis.json").read_bytes().decode(), parse_constant=refuse
-    )
     assert [key for key in found if key in PROMISED] == PROMISED
     assert found["schema"] == 1
     assert (tmp_path / "diagnosis.json").stat().st_size < 2e6
@@ -120,7 +135,7 @@ def test_few_steps_are_all_there(tmp_path: Path) -> None:
 
 def test_odd_names_stay_what_they_are(tmp_path: Path) -> None:
     found = written(tmp_path, "odd")
-    told = odd().headline
+    told = headline_of(odd())
     assert found["headline"] == told.replace("\udcff", "\\udcff")
 
 
@@ -151,36 +166,6 @@ def test_the_docs_have_the_codes_and_the_order_of_the_file(tmp_path: Path) -> No
     assert top == list(written(tmp_path, "input.serial"))
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            '{"schema": 2, "verdict": null}',
-            "is a diagnosis of schema 2, and this fastfeed reads schema 1",
-        ),
-        ('{"schema": "1", "verdict": null}', "of schema '1'"),
-        ("[]", "is no diagnosis"),
-        ('{"steps": 3}', "is no diagnosis"),
-        ("{", "is no JSON file"),
-        ("[" * 100_000, "is no JSON file"),
-    ],
-)
-def test_other_files_are_refused_in_a_sentence(text: str, told: str, tmp_path: Path) -> None:
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    with pytest.raises(OptionError, match=re.escape(told)) as refused:
-        report.load(path)
-    assert str(path) in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.json"
-    path.write_bytes(b"\xff\xfe{}")
-    with pytest.raises(OptionError, match="is no JSON file"):
-        report.load(path)
-
-
 def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report"
     path.write_text("old")
@@ -190,18 +175,71 @@ def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        files.write_whole(path, pieces())
+        write_whole(path, pieces())
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
     link = tmp_path / "link"
     link.symlink_to(path)
-    files.write_whole(link, ["new"])
+    write_whole(link, ["new"])
     assert path.read_text() == "new"
     assert link.is_symlink()
     with pytest.raises(FileNotFoundError):
-        files.write_whole(tmp_path / "missing" / "report", ["new"])
+        write_whole(tmp_path / "missing" / "report", ["new"])
 
 
 def test_what_is_no_ordinary_file_is_written_to() -> None:
-    files.write_whole("/dev/null", ["new"])
+    write_whole(Path("/dev/null"), ["new"])
     assert not Path("/dev/null").is_file()
+
+
+def test_each_code_has_its_place_in_the_documentation() -> None:
+    for code in CODES:
+        (docs, *_) = [one["docs"] for one in report.json_of(diagnosis(code))["causes"]]
+        file, _, anchor = docs.partition("#")
+        heads = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(), re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_watching_and_experiments_are_two_figures() -> None:
+    """CPU time on a free core costs a step nothing; on full cores it displaces a part of it."""
+    one = diagnosis("input.cpu")
+    start_s = one.evidence.start_s
+    marks = (
+        Mark("experiment", start_s - 5, start_s - 4),
+        Mark("experiment", start_s + 1, start_s + 2.5),
+        Mark(OBSERVING, start_s + 3, start_s + 3.02),
+    )
+    for used, displaced in ((0.0, 0.0), (1.0, 0.1), (2.0, 0.2), (3.0, 0.2)):
+        machine = Machine(2, own_cpu=used)
+        seen = replace(one.evidence, marks=marks, machine=machine, overhead_s=0.4)
+        seen = replace(seen, end_s=start_s + 20.0)
+        found = report.json_of(replace(one, evidence=seen))
+        assert found["overhead"] == pytest.approx((0.02 + displaced) / 20)
+        assert found["watched"]["experiments_s"] == 1.5
+        assert "experiments held the loop up for 1.50 s" in foot_of(found)
+
+
+def test_waits_between_the_runs_of_a_session_are_on_the_timeline() -> None:
+    """They were seen on no step: a run of a session without a queue contains no wait."""
+    loop = loop_of([0.0] * 100, 10.0, gap_ms=30.0, kind="session", waits="none", buffer=0)
+    seen = evidence(loop, (trainer(),), parts=fed_by(0.75))
+    steps = report.json_of(judge(seen))["timeline"]["steps"]
+    assert sum(step.wait_s for step in loop.steps) == 0
+    assert steps["wait_s"][:99] == pytest.approx([0.03] * 99, abs=1e-3)
+    assert steps["mean_s"][:99] == pytest.approx([0.04] * 99, abs=1e-3)
+    assert all(a <= b for a, b in itertools.pairwise(steps["start_s"]))
+
+
+def test_the_hottest_lines_of_the_trainer_and_of_all_producers() -> None:
+    found = report.json_of(diagnosis("input.gil"))["hottest"]
+    lines = [(one["role"], one["place"], one["share"]) for one in found]
+    assert lines[:3] == [
+        ("trainer", str(DECODE), 0.6),
+        ("trainer", str(STEP), 0.4),
+        ("producer", str(DECODE), pytest.approx(408 / 500)),
+    ], "samples in a call of a library count for the line that called it"
+    assert found[2]["busy"]["sleep"] == pytest.approx(0.62)
+    one = diagnosis("input.gil")
+    sampled = replace(one, evidence=replace(one.evidence, parts=()))
+    lines = [(o["role"], o["place"], o["share"]) for o in report.json_of(sampled)["hottest"]]
+    assert lines[:2] == [("trainer", str(MAIN), 0.71), ("trainer", str(STEP), 0.29)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,9 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
-from fastfeed.diagnose.evidence import FRAMEWORK, Task
-from fastfeed.diagnose.report import terminal
-from fastfeed.diagnose.report.words import split
+from fastfeed.diagnose.report import formats, terminal
+from fastfeed.diagnose.report.headline import headline_of
+from fastfeed.diagnose.report.json import json_of
+from fastfeed.diagnose.report.sections import sections_of
 from fastfeed.errors import clean
 from tests.diagnose.diagnoses import (
     EXAMPLES,
@@ -27,8 +27,6 @@ from tests.diagnose.diagnoses import (
     unknown,
     whole_epochs,
 )
-
-GLYPHS = "█▓▒░"
 
 
 def shown(
@@ -68,39 +66,36 @@ def test_a_terminal_that_is_too_narrow_is_no_reason_to_fail(name: str, width: in
 def test_what_is_said(code: str) -> None:
     told = diagnosis(code)
     text = words_of(shown(told))
-    assert text.startswith(f"{told.headline} {code}: {CODES[code]}")
+    assert text.startswith(headline_of(told))
     for cause in told.causes:
-        assert f"% {cause.code}" in text
+        assert f"% {cause.code} {CODES[cause.code]}" in text
         assert all(f"• {sentence}" in text for sentence in cause.evidence)
     for one in told.recommendations:
-        assert f"{one.change} {one.knob}={one.value}" in text
+        assert f"{one.knob}={one.value} {one.change}" in text
     for missing in told.evidence.missing:
         assert missing in text
-    assert "watching cost 0.8 % of a step" in text
+    assert "Watching cost at most 0.1 % of a step (90.0 ms of CPU time)." in text
     assert ("FileNotFoundError" in text) == (code == "feed.dead")
     assert ("Next steps" in text) == bool(told.recommendations)
 
 
 def test_the_numbers_of_one() -> None:
     text = words_of(shown(diagnosis("input.serial")))
-    assert (
-        "█ step 16.7 ms 28 % ▓ waits for input 42.4 ms 71 % ▒ host: Python of the loop 597 µs 1 %"
-        in text
-    )
-    assert "threads=4 3.4x (3.2x to 3.6x) 3 give 2.9x." in text
-    assert (
-        "If input cost nothing: 3.4x (3.2x to 3.7x), a step of 14.8 ms, measured with 24 cached "
-        "batches" in text
-    )
-    assert "starvation 71 % (68 to 74 %) lost to input 71 % AU 28 %" in text
-    assert "wait p50 42.4 ms, p99 67.8 ms" in text
+    for part in (
+        "step 16.7 ms 28 % ███████████ waits for input 42.4 ms 71 % ",
+        "host: Python of the loop 597 µs 1 % █ ",
+        "threads=4 Make batches in 4 threads 3.4x (3.2x to 3.6x) • 3 give 2.9x.",
+        "starvation 71 % (68 % to 74 %) lost to input 71 %",
+        "if input cost nothing 3.4x (3.2x to 3.7x)",
+        "wait p50 42.4 ms wait p99 67.8 ms AU 28 %",
+        "A step whose input is at hand takes 14.8 ms (14.1 ms to 16.0 ms): measured with 24 cached",
+    ):
+        assert part in text
 
 
-def test_the_bar_is_as_long_as_the_shares() -> None:
-    text = shown(diagnosis("pause.periodic"))
-    bar = next(line for line in text.splitlines() if line.startswith("██"))
-    assert [bar.count(sign) for sign in GLYPHS] == [57, 1, 1, 21]
-    assert len(bar) == 80
+def test_the_bars_are_as_long_as_the_shares() -> None:
+    lines = shown(diagnosis("pause.periodic")).splitlines()
+    assert [line.count("█") for line in lines if "█" in line] == [29, 1, 1, 10]
 
 
 def test_no_verdict() -> None:
@@ -119,24 +114,32 @@ def test_no_causes_without_a_verdict() -> None:
     assert text == shown(one)
 
 
-def test_a_thread_that_waits_for_native_threads() -> None:
-    one = abstained()
-    waits = replace(one.evidence.tasks[0], busy={"lock": 0.97, "native": 0.03})
-    pool = Task("2 threads of XLA", 4000, 4003, FRAMEWORK, 20.0, 30.0)
-    for tasks, words in (
-        ((waits, pool), "waits for the framework's threads 97 %"),
-        ((waits,), "lock 97 %"),
-    ):
-        seen = replace(one.evidence, tasks=tasks)
-        assert f"Its thread: {words}, native" in words_of(shown(replace(one, evidence=seen)))
+def test_what_the_process_did_where_there_is_no_verdict() -> None:
+    text = words_of(shown(abstained()))
+    assert "Calls or iterations of train_on_batch: 2, 51.0 ms each (51.0 ms" in text
+    for table in ("Hottest lines", "Who does what", "Machine"):
+        assert table in text and table not in shown(diagnosis("input.gil"))
+    assert "producer 2 0.61 sleeps 62 %, Python 20 %, native code 10 %" in text
+
+
+def test_shares_that_overlap_are_said_to() -> None:
+    assert "shares overlap" not in shown(diagnosis("input.disk"))
+    told = diagnosis("input.serial")
+    first, second = told.causes
+    text = words_of(shown(replace(told, causes=(first, replace(second, share=0.5)))))
+    assert "The shares overlap: all causes of the input together take 71 %, not 121 %." in text
+    paused = replace(second, code="pause.periodic", share=0.5)
+    text = words_of(shown(replace(told, causes=(first, paused))))
+    assert "The shares overlap: each is what the loop loses to that cause alone." in text
 
 
 def test_doubt_and_changes_that_may_cost() -> None:
     text = words_of(shown(doubtful()))
-    assert "The verdict is between input.latency and input.cpu: what is known of the" in text
-    assert "May cost: changes that may as well make the loop slower 1. Make batches in a" in text
-    assert "train.py:8 FeedRunner(..., threads=4)" in text
-    assert "6% of the watched time lies before, after or beside the steps that count." in text
+    assert "The verdict is between input.latency and input.cpu: 67 % of the judgements" in text
+    assert "Risky: these may make the loop slower 1. num_workers=1 Make batches in a" in text
+    assert "between 0.92x and 1.10x" in text
+    assert "train.py:8 + FeedRunner(..., threads=4)" in text
+    assert "6 % of the watched time lies before, after or beside the steps that count." in text
     assert "No change of the input gains anything" in words_of(shown(no_gain()))
 
 
@@ -152,7 +155,7 @@ def test_waits_that_are_hidden_in_steps() -> None:
 
 def test_children_that_train() -> None:
     text = words_of(shown(whole_epochs()))
-    assert "2 child processes train, 0.80 steps/s together: Process-1 (process 4101) 0.40," in text
+    assert "2 child processes train, 0.80 steps/s together: Process-1 (process 4101)" in text
     assert "running: `train_on_batch` at train.py:41 took 97 % of the time. Let it do fewer" in text
 
 
@@ -183,13 +186,13 @@ def test_colour_only_where_there_is_colour() -> None:
 
 def test_a_console_that_knows_only_ascii() -> None:
     text = shown(odd(), encoding="ascii")
-    bar = next(line for line in text.splitlines() if line.startswith("##"))
-    assert set(bar) == {"#", "="}
+    assert any(line.endswith("#" * 38) for line in text.splitlines()), "the bar"
     assert "?" in text, "what has no ASCII"
 
 
 def test_the_parts_of_a_step_make_the_whole() -> None:
-    figures = diagnosis("input.serial").figures
+    one = diagnosis("input.serial")
+    figures = one.figures
     assert figures is not None
     for shares, kinds in (
         ({"step": 0.5, "wait": 0.2}, {"step": 0.5, "wait": 0.2, "other": 0.3}),
@@ -197,21 +200,10 @@ def test_the_parts_of_a_step_make_the_whole() -> None:
         ({"pause": 0.25, "step": 0.75}, {"step": 0.75, "pause": 0.25}),
         ({"step": NAN}, {}),
     ):
-        parts = split(replace(figures, shares=shares))
-        assert {part.kind: pytest.approx(part.share) for part in parts} == kinds
-        assert [part.kind for part in parts] == list(kinds)
-        assert sum(part.seconds for part in parts) == pytest.approx(
-            bool(kinds) * figures.seconds / figures.steps
-        )
-
-
-def test_every_part_has_a_cell_as_long_as_there_are_cells() -> None:
-    for shares, width in itertools.product(
-        ([0.98, 0.01, 0.005, 0.005], [0.5, 0.5], [1.0], [0.26] * 3), (0, 1, 4, 80)
-    ):
-        cells = terminal.cells_of(shares, width)
-        assert sum(cells) == width
-        assert min(cells) >= (1 if width >= len(shares) else 0)
+        told = json_of(replace(one, figures=replace(figures, shares=shares)))
+        (section,) = [s for s in sections_of(told) if s.title == "Where a step's time goes"]
+        assert {part.kind: pytest.approx(part.share) for part in section.bar} == kinds
+        assert [part.kind for part in section.bar] == list(kinds)
 
 
 def test_clean_keeps_what_can_be_read() -> None:
@@ -223,12 +215,12 @@ def test_clean_keeps_what_can_be_read() -> None:
     ("form", "texts"),
     [
         (
-            terminal.percent,
-            {0.71: "71 %", 0.004: "0.4 %", 0.0: "0 %", 0.00996: "1.0 %", 1.0: "100 %"},
+            formats.percent,
+            {0.71: "71 %", 0.004: "0.4 %", 0.0: "0 %", 0.9962: "99.6 %", 1.0: "100 %"},
         ),
-        (terminal.duration, {0.0521: "52.1 ms", 0.00034: "340 µs", 1.9: "1.90 s", 75.0: "75.0 s"}),
-        (terminal.duration, {0.99996: "1.00 s"}),
-        (terminal.factor, {3.43: "3.4x", 1.08: "1.08x", 20.0: "20x"}),
+        (formats.duration, {0.0521: "52.1 ms", 0.00034: "340 µs", 1.9: "1.90 s", 75.0: "75.0 s"}),
+        (formats.duration, {0.99996: "1.00 s"}),
+        (formats.factor, {3.43: "3.4x", 1.08: "1.08x", 20.0: "20x"}),
     ],
 )
 def test_forms_of_numbers(form: Callable[[float | None], str], texts: dict[float, str]) -> None:

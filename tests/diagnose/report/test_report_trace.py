@@ -1,9 +1,8 @@
-"""The trace is valid for Perfetto: a name for each track, nested slices, times in microseconds."""
+"""The trace is valid for Perfetto: named tracks, nested slices, times in microseconds."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,36 +10,20 @@ from typing import Any
 import pytest
 
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence import PRODUCER, Task
-from fastfeed.diagnose.report import trace
+from fastfeed.diagnose.report.writers import write_reports
 from fastfeed.steps.timeline import Mark
-from tests.diagnose.diagnoses import DECODE, EXAMPLES, START_S, diagnosis
+from tests.diagnose.diagnoses import EXAMPLES, START_S, diagnosis
 
-NEEDS = {
-    "X": {"dur"},
-    "M": {"args"},
-    "C": {"args"},
-    "b": {"id", "cat"},
-    "e": {"id", "cat"},
-    "i": {"s"},
-}
+NEEDS = {"X": {"dur"}, "M": {"args"}, "b": {"id", "cat"}, "e": {"id", "cat"}, "i": {"s"}}
 Events = list[dict[str, Any]]
 
 
 def events_of(told: Diagnosis, folder: Path) -> Events:
-    trace.write(told, folder / "trace.json")
+    write_reports(told, {"trace": folder / "trace.json"})
     found = json.loads((folder / "trace.json").read_text())
     assert found["otherData"]["headline"]
     events: Events = found["traceEvents"]
     return events
-
-
-def tracks_of(events: Events) -> dict[tuple[int, int], Events]:
-    found = defaultdict(list)
-    for event in events:
-        if event["ph"] == "X":
-            found[event["pid"], event["tid"]].append(event)
-    return found
 
 
 def nests(slices: Events) -> bool:
@@ -62,13 +45,10 @@ def test_every_trace_is_well_formed(name: str, tmp_path: Path) -> None:
     for event in events:
         assert NEEDS[event["ph"]] <= set(event)
         assert event["ts"] >= 0
-        assert 0 < event["pid"] < 2**31
-        assert 0 < event.get("tid", 1) < 2**31
-    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
-    tracks = tracks_of(events)
-    assert set(tracks) <= named
-    assert {pid for pid, _ in named} == {e["pid"] for e in events if e["name"] == "process_name"}
-    assert all(map(nests, tracks.values()))
+    assert [e["name"] for e in events if e["ph"] == "M"] == ["process_name", "thread_name"]
+    (track,) = {(e["pid"], e["tid"]) for e in events}
+    assert all(0 < number < 2**31 for number in track)
+    assert nests([e for e in events if e["ph"] == "X"])
     ends = [(e["cat"], e["id"]) for e in events if e["ph"] == "e"]
     assert ends == [(e["cat"], e["id"]) for e in events if e["ph"] == "b"]
 
@@ -83,11 +63,9 @@ def test_the_check_sees_slices_that_do_not_nest() -> None:
 def test_steps_and_waits_are_on_the_track_of_the_trainer(tmp_path: Path) -> None:
     told = diagnosis("input.serial")
     events = events_of(told, tmp_path)
-    mine = tracks_of(events)[4000, 4000]
-    steps, waits = (
-        [e for e in mine if e["name"].startswith("step")],
-        [e for e in mine if e["name"] == "wait for input"],
-    )
+    steps = [e for e in events if e["ph"] == "X" and e["name"].startswith("step")]
+    waits = [e for e in events if e["name"] == "wait for input"]
+    assert {(e["pid"], e["tid"]) for e in steps + waits} == {(4000, 4000)}
     assert len(steps) == len(waits) == 384
     assert steps[0]["ts"] == waits[0]["ts"] == 0
     assert steps[0]["dur"] == pytest.approx(0.052 * 0.98 * 1e6, abs=0.01)
@@ -100,43 +78,25 @@ def test_steps_and_waits_are_on_the_track_of_the_trainer(tmp_path: Path) -> None
     )
 
 
-def test_marks_batches_samples_and_counters(tmp_path: Path) -> None:
-    events = events_of(diagnosis("pause.periodic"), tmp_path)
-    names = [(e["ph"], e["name"]) for e in events]
-    assert names.count(("i", "epoch: epoch 1")) == 1
-    assert names.count(("b", "checkpoint: model.keras")) == 2
-    tracks = tracks_of(events)
-    assert [e["name"] for e in tracks[4000, 4001]] == ["batch"] * 20, "on the thread that made them"
-    titles = {e["args"]["name"]: (e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
-    flame = tracks[titles[f"producer-1: {trace.IN_ORDER}"]]
-    decode = next(e for e in flame if e["name"] == "decode")
-    assert decode["args"] == {"place": "data.py:41", "samples": 408, "share": 0.816}
-    assert {e["name"] for e in events if e["ph"] == "C"} == {"steps/s", "waiting, %"}
-
-
-def test_batches_that_overlap_have_tracks_of_their_own(tmp_path: Path) -> None:
-    told = diagnosis("input.cpu")
+def test_marks_and_batches(tmp_path: Path) -> None:
+    """Batches that overlap are asynchronous slices, which Perfetto puts beside each other."""
+    told = diagnosis("pause.periodic")
     marks = tuple(
         Mark("batch", START_S + i * 0.1, START_S + i * 0.1 + 0.25, "pool") for i in range(9)
     )
-    child = Task("worker", 5000, 0, PRODUCER, 1.0, stacks={(DECODE,): 4})
-    seen = replace(told.evidence, marks=marks, tasks=(*told.evidence.tasks, child))
+    seen = replace(told.evidence, marks=(*told.evidence.marks, *marks))
     events = events_of(replace(told, evidence=seen), tmp_path)
-    mine = {
-        e["tid"]
-        for e in events
-        if e["name"] == "thread_name" and e["args"]["name"] == "pool: batches"
-    }
-    tracks = tracks_of(events)
-    assert sorted(len(tracks[4000, tid]) for tid in mine) == [3, 3, 3]
-    assert all(map(nests, tracks.values()))
-    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert processes == {4000: "train.py", 5000: "worker"}
+    names = [(e["ph"], e["name"]) for e in events]
+    assert names.count(("i", "epoch: epoch 1")) == 1
+    assert names.count(("b", "checkpoint: model.keras")) == 2
+    assert names.count(("b", "batch: producer-1")) == 20
+    begins = [e["ts"] for e in events if (e["ph"], e["name"]) == ("b", "batch: pool")]
+    ends = [e["ts"] for e in events if (e["ph"], e["name"]) == ("e", "batch: pool")]
+    assert [b - a for a, b in zip(begins, ends, strict=True)] == pytest.approx([0.25e6] * 9)
 
 
 def test_a_hundred_thousand_steps(tmp_path: Path) -> None:
     """An event a line."""
-    trace.write(EXAMPLES["long"](), tmp_path / "trace.json")
+    write_reports(EXAMPLES["long"](), {"trace": tmp_path / "trace.json"})
     text = (tmp_path / "trace.json").read_text()
     assert text.count('\n{"ph": "X", "name": "step') == 100_000
-    assert text.count('"ph": "C"') == 2 * trace.MAX_COUNTER_POINTS

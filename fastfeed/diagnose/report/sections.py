@@ -198,11 +198,9 @@ def _remarks(told: Json) -> Iterator[str]:
             f"slows the steps while input is made takes {percent(lost - waits)}."
         )
     elif known and lost < waits - VISIBLE:
-        saved = percent(lost)
-        yield f"Steps wait for {percent(waits)} of the time; free input would save {saved}."
+        yield f"Steps wait for {percent(waits)} of the time; free input saves {percent(lost)}."
     if ceiling and ceiling["step_s"] is not None:
-        ends = (ceiling["low_s"], ceiling["high_s"])
-        step = ranged(duration, ceiling["step_s"], ends=ends)
+        step = ranged(duration, ceiling["step_s"], ends=(ceiling["low_s"], ceiling["high_s"]))
         yield f"A step whose input is at hand takes {step}: {ceiling['how']}."
     unseen = sum(one["share"] for one in told["accounts"] if one["name"] == "unseen")
     if unseen > MAX_UNSEEN:

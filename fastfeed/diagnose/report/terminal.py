@@ -68,9 +68,8 @@ def _section(section: sections.ReportSection) -> Iterator[RenderableType]:
     yield Text(section.title, style=TITLE_STYLES.get(section.style, "bold"))
     if section.bar:
         yield _bar(section.bar)
-    facts = [Text(clean(f"{name} {value}"), style="dim") for name, value in section.facts]
-    if facts:
-        yield Columns(facts, padding=(0, 3))
+    if section.facts:
+        yield Columns([Text(clean(" ".join(fact)), "dim") for fact in section.facts], (0, 3))
     yield from (Text(clean(text), overflow="fold") for text in section.texts)
     yield from map(_last_lines, section.pieces[:MAX_SHOWN_TEXTS])
     yield from map(_item, section.items)

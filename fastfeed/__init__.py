@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment
     from fastfeed.core.stats import Snapshot
     from fastfeed.core.worker import Worker
+    from fastfeed.diagnose.run.block import BlockDiagnosis
     from fastfeed.mix import Mix
     from fastfeed.options import Cache, FeedOptions, Pad, Remote, Shard, Shuffle, Skip
     from fastfeed.runner.runner import FeedRunner
     from fastfeed.steps.watch import watch
+
+    diagnose = BlockDiagnosis
 
 __all__ = [
     "Augment",

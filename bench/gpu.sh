@@ -42,7 +42,7 @@ part() { # NAME COMMAND...: its output goes to a file, too
     printf '\n== %s\n' "$name"
     "$@" 2>&1 | tee "$out/$name.txt" || failed+=("$name")
 }
-bench() { "$PYTHON" -m fastfeed bench --seconds "$seconds" "$@"; }
+bench() { "$PYTHON" -c 'from fastfeed.cli import main; main()' bench --seconds "$seconds" "$@"; }
 
 part checks "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider tests
 if has keras; then

@@ -211,7 +211,6 @@ def diagnosis(code: str) -> Diagnosis:
         None,
         seen,
         script="train.py",
-        overhead=0.008,
         died=(TRACE,) if code == "feed.dead" else (),
     )
 
@@ -290,7 +289,6 @@ def unknown() -> Diagnosis:
         **{
             "figures": blank,
             "ceiling": Ceiling(NAN, NAN, NAN, False, "could not be estimated"),
-            "overhead": NAN,
         },
         **{"speedup_if_input_free": math.inf, "speedup_range": both, "evidence": seen},
         causes=(Cause("input.cpu", NAN, ()),),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,18 @@ def ledger_of(evidence: Evidence) -> Ledger:
     wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
     converted = _converted(evidence, body, period=period, waited=float((wait + start).sum()))
     inside = body - converted
-    return Ledger(begin, period, wait, start, converted, inside, host, pause, _joined(named))
+    found = Ledger(begin, period, wait, start, converted, inside, host, pause, _joined(named))
+    return _by_device(found, evidence)
+
+
+def _by_device(ledger: Ledger, evidence: Evidence) -> Ledger:
+    """Return the ledger with the starvation that the accelerator's own clock shows, if it was read:
+    while it still computes, a wait of the host delays nothing."""
+    gap = evidence.device_gap
+    left = 1.0 if gap is None else min(1.0, gap.share / max(1e-9, ledger.starvation))
+    wait, start, converted = (left * one for one in (ledger.wait, ledger.start, ledger.converted))
+    inside = ledger.inside + ledger.starved - wait - start - converted
+    return replace(ledger, wait=wait, start=start, converted=converted, inside=inside)
 
 
 def _joined(pauses: Sequence[Pause]) -> tuple[Pause, ...]:

@@ -24,7 +24,7 @@ from fastfeed.diagnose.judge.knobs import LOADER_HANDOVER_S
 from fastfeed.diagnose.judge.producer_profile import producer_profile_of
 from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.places import Place
-from fastfeed.steps.timeline import ARRAYS_NOTE, Leaf, Mark, Step
+from fastfeed.steps.timeline import ARRAYS_NOTE, DeviceGap, Leaf, Mark, Step
 from tests.diagnose.evidences import (
     CALL,
     LINE,
@@ -128,6 +128,16 @@ def test_a_busy_gpu_makes_no_measured_wait_a_step(own: bool | None) -> None:
     assert ledger_of(seen).starvation == pytest.approx(0.4)
     assert judge(seen).verdict == "input.serial"
     assert seen.device_busy == (0.97 if own else None)
+
+
+def test_waits_in_which_the_accelerator_computes_delay_nothing() -> None:
+    loop = loop_of([4.0] * 200, 6.0, kind="torch", buffer=0)
+    rows = ledger_of(evidence(loop, (trainer({PYTHON: 1.0}),), parts=PARTS))
+    assert rows.starvation == pytest.approx(0.4)
+    loop.device_gaps = [DeviceGap(step.begin_s, 0.001) for step in loop.steps]
+    rows = ledger_of(evidence(loop, (trainer({PYTHON: 1.0}),), parts=PARTS))
+    assert rows.starvation == pytest.approx(0.1, abs=0.01)
+    assert rows.share(rows.inside) == pytest.approx(0.9, abs=0.01), "nothing of the time is lost"
 
 
 def test_threads_of_compiled_programs_make_no_batches() -> None:

@@ -174,9 +174,9 @@ def test_the_command_from_end_to_end(job: subprocess.Popen[bytes], tmp_path: Pat
     assert found["script"] == f"train.py (process {job.pid})"
     assert found["verdict"] is None and "no training step" in found["abstained"]
     assert any("no hooks" in text for text in found["not_measured"])
-    assert any(text.startswith("Its thread:") for text in found["activity"])
+    assert "trainer" in [stage["role"] for stage in found["stages"]]
     if not any("py-spy" in text for text in found["not_measured"]):
-        assert any("train.py:" in text for text in found["activity"]), found["activity"]
+        assert any("train.py:" in line["place"] for line in found["hottest"]), found["hottest"]
     assert page.read_text().startswith("<!")
     assert read_evidence(kept).evidence.tasks
     assert job.poll() is None, "the job goes on"

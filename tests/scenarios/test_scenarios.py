@@ -19,7 +19,14 @@ from fastfeed.diagnose.diagnosis import CODES
 from tests.scenarios.labels import LABELS, Label
 
 FOLDER = Path(__file__).parent
-HELPERS = {"clock", "labels", "neighbour", "test_evidence", "test_scenarios"}
+HELPERS = {
+    "clock",
+    "labels",
+    "neighbour",
+    "test_evidence",
+    "test_public_evidence",
+    "test_scenarios",
+}
 # their workers import the script again, or must be forked before anything else is done
 ALONE = ("spectra_processes", "scans_processes", "knots_processes", "videos_loader")
 # Many scripts in one process, each as if it were the only one. A daemon thread of one must not

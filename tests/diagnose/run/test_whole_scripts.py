@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 
+from fastfeed.probes.interpreter import CAN_TRACE_LINES
+
 WHOLE = Path(__file__).parent / "whole"
 FASTFEED = "from fastfeed.cli import main; main()"
 # where there is no loop, it is searched for a few seconds in place of half a minute
 SOON = f"from fastfeed.diagnose.run import lifecycle; lifecycle.GRACE_S = 8.0; {FASTFEED}"
+
+traces = pytest.mark.skipif(not CAN_TRACE_LINES, reason="sys.monitoring came with Python 3.12")
 
 
 def line_of(name: str, text: str) -> int:
@@ -44,6 +48,7 @@ def diagnosed(
     return json.loads(told.read_text()), " ".join(done.stderr.split())
 
 
+@traces
 @pytest.mark.slow
 def test_epochs_that_are_one_compiled_call(tmp_path: Path) -> None:
     found, text = diagnosed("scan_epoch.py", tmp_path, needs="jax")
@@ -76,8 +81,8 @@ def test_epochs_that_are_one_function(tmp_path: Path) -> None:
     ("name", "kind", "needs"),
     [
         ("hogwild.py", "torch", "torch"),
-        ("forked_numpy.py", "sampled", ""),
-        ("results_queue.py", "sampled", ""),
+        pytest.param("forked_numpy.py", "sampled", "", marks=traces),
+        pytest.param("results_queue.py", "sampled", "", marks=traces),
     ],
 )
 def test_children_that_train(tmp_path: Path, name: str, kind: str, needs: str) -> None:

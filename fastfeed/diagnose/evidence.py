@@ -5,7 +5,6 @@ Nothing here reads the machine.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -248,16 +247,6 @@ class Evidence:
         """Share of the time in which threads of compiled programs are known to compute."""
         pools = [task.share(NATIVE) for task in self.tasks if task.computes]
         return max(pools, default=0.0)
-
-    @property
-    def device_busy(self) -> float | None:
-        """Share of the time in which a kernel ran on the busiest GPU of this job, None if unknown.
-
-        A reason to doubt, and no measure of work: a kernel of NCCL that waits for another rank, or
-        one that uses a hundredth of the device, counts as busy.
-        """
-        known = [gpu.busy for gpu in self.machine.gpus if gpu.own and math.isfinite(gpu.busy)]
-        return max(known, default=None)
 
     @property
     def device_gap(self) -> DeviceGapFigures | None:

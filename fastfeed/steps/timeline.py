@@ -76,8 +76,7 @@ class Loop:
     wait for input, so that its input is made between the steps, "hidden" if it may contain waits
     that cannot be measured. `where`: the line of the loop as "train.py:41", if known. `buffer`:
     maximum number of batches made ahead, None if unknown, 0 if batches are made on the thread of
-    the loop. `trims`: True if TensorFlow's from_generator was used, which makes the process return
-    free memory at once.
+    the loop.
     """
 
     name: str
@@ -89,7 +88,6 @@ class Loop:
     buffer: int | None = None
     steps: list[Step] = field(default_factory=list)
     leaves: tuple[Leaf, ...] = ()  # of a batch
-    trims: bool = False
     trains: bool = True  # False: its steps are known to update no variable, as an evaluation
     note: str = ""  # a remark for the reader of a report
     status: Callable[[], str] | None = None  # a remark that is computed when the report is made
@@ -116,15 +114,10 @@ class Timeline:
     def __init__(self) -> None:
         self.loops: dict[Hashable, Loop] = {}
         self.marks: list[Mark] = []
-        self.trims = False  # see Loop
 
     def loop(self, key: Hashable, *, name: str, kind: str, thread: int) -> Loop:
         """Return the loop of this key; create it if there is none."""
         return self.loops.setdefault(key, Loop(name, kind, thread))
-
-    def set_trims(self) -> None:
-        """Record that TensorFlow's from_generator is used; see `Loop`."""
-        self.trims = True
 
     def main(self) -> Loop | None:
         """Return the loop that took most of the time, among those with at least two steps."""

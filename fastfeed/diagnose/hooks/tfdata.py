@@ -33,13 +33,11 @@ def install(module: Any, log: HookLog) -> Undo:
     distributed = getattr(
         sys.modules.get("tensorflow.python.distribute.input_lib"), "DistributedIteratorBase", None
     )
-    dataset = sys.modules["tensorflow.python.data.ops.dataset_ops"].DatasetV2
     function = sys.modules[
         "tensorflow.python.eager.polymorphic_function.polymorphic_function"
     ].Function
     hooks = _TensorFlowHooks(log)
     undos = [
-        patch(dataset, "from_generator", wrap=hooks.wrap_from_generator),
         patch(function, "__call__", wrap=hooks.wrap_call),
     ]
     for kind in (iterator, distributed) if distributed is not None else (iterator,):
@@ -56,16 +54,6 @@ class _TensorFlowHooks:
         self._iterators: WeakKeyDictionary[Any, StepRecorder | None] = WeakKeyDictionary()
         self._functions: WeakKeyDictionary[Any, TensorFlowRecorder] = WeakKeyDictionary()
         self._is_eager = sys.modules["tensorflow.python.eager.context"].executing_eagerly
-
-    def wrap_from_generator(self, original: Any) -> Any:
-        """Wrap `Dataset.from_generator`, which Keras calls, too."""
-
-        @functools.wraps(original.__func__)
-        def from_generator(*args: Any, **kwargs: Any) -> Any:
-            self._log.timeline.set_trims()
-            return original.__func__(*args, **kwargs)
-
-        return staticmethod(from_generator)
 
     def wrap_next(self, original: Any) -> Any:
         """Wrap a request to an iterator."""

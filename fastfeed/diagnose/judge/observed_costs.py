@@ -137,11 +137,8 @@ def feed_of(observed: Observed, *, step_s: float) -> FeedCosts:
     machine, made = evidence.machine, _batch(observed)
     count = producers.count if producers is not None else 0
     processes = producers is not None and producers.kind == "processes"
-    made["core"] = made["lock"] + made["native"]
-    step = _step(observed, step_s, made=made)
-    del made["core"]
     found = replace(
-        step,
+        _step(observed, step_s, core_s=made["lock"] + made["native"], lock_s=made["lock"]),
         **made,
         start=float(ledger.start.mean()),
         epoch=_steps_of_epoch(evidence, ledger),
@@ -193,9 +190,9 @@ def _reconciled(feed: FeedCosts, ledger: Ledger, *, waits: bool, full: bool) -> 
     return feed
 
 
-def _step(observed: Observed, step_s: float, *, made: dict[str, Any]) -> FeedCosts:
+def _step(observed: Observed, step_s: float, *, core_s: float, lock_s: float) -> FeedCosts:
     """Return the costs of a step with its input at hand, and what it loses beside producers whose
-    batches are `made` so."""
+    batches take `core_s` on a core, of which `lock_s` with the interpreter lock."""
     ledger, alone = observed.ledger, observed.beside is None
     median_s, mean_s = float(np.median(ledger.inside)), max(1e-9, float(ledger.inside.mean()))
     pure = min(1.0, step_s / max(1e-9, median_s))
@@ -206,18 +203,18 @@ def _step(observed: Observed, step_s: float, *, made: dict[str, Any]) -> FeedCos
     queued_s *= min(usual_s / max(1e-9, cpu_s + queued_s), 1.0)
     away = foreign_share(observed.evidence.machine)
     by_lock, by_cores = observed.locked_s, queued_s * (1 - away)
-    by_cores *= made["core"] / max(1e-9, made["core"] + cpu_s)
+    by_cores *= core_s / max(1e-9, core_s + cpu_s)
     if observed.ceiling.experiment:
-        slower_s = max(0.0, mean_s + float(ledger.host.mean()) - pure * (usual_s + host_s))
+        slower_s = max(0.0, mean_s + host_s - pure * (usual_s + host_s))
     else:  # it waits for what producers have
         slower_s = min(by_lock + by_cores, signals.MAX_CONVERTED * usual_s)
         pure *= 1 - slower_s / (usual_s + host_s)
     slowed = observed.slopes(CONTENTION * min(1.0, cpu_s / usual_s), 1.0)
-    if not alone and made["core"]:
+    if not alone and core_s:
         known = by_lock + by_cores
-        of_lock = by_lock / known if known else made["lock"] / made["core"]
-        each_s = slower_s / made["core"], slower_s / max(1e-9, made["lock"])
-        slowed = (1 - of_lock) * each_s[0], of_lock * each_s[1] * (made["lock"] > 0)
+        of_lock = by_lock / known if known else lock_s / core_s
+        each_s = slower_s / core_s, slower_s / max(1e-9, lock_s)
+        slowed = (1 - of_lock) * each_s[0], of_lock * each_s[1] * (lock_s > 0)
     return FeedCosts(
         pure * usual_s,
         pure * host_s,

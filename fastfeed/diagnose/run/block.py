@@ -19,7 +19,7 @@ from fastfeed.errors import OptionError, StateError
 from fastfeed.steps.recorder import site_of
 
 NEVER_DEAD_S = 1e9  # a process that goes on after the block is not ended because its feed is dead
-PAGE_FRAME = 'style="width:100%;height:800px;border:0" sandbox="allow-scripts"'  # in a notebook
+PAGE_FRAME = 'style="width:100%;height:800px;border:0" sandbox=""'  # in a notebook
 
 
 class BlockDiagnosis:

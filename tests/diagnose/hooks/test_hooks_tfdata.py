@@ -32,27 +32,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.mark.parametrize("made", ["from_generator", "fit", "arrays"])
-def test_who_uses_from_generator_is_known(made: str) -> None:
-    """Also where Keras does it: it has the process give free memory back."""
-
-    def batches() -> Iterator[Any]:
-        while True:
-            yield np.zeros((2, 3), np.float32), np.zeros((2, 1), np.float32)
-
-    with watched("tensorflow", "tfdata") as log:
-        if made == "from_generator":
-            assert len(list(plain_dataset(lambda: iter(np.zeros((2, 2), np.float32))))) == 2
-        elif made == "fit":
-            keras = pytest.importorskip("keras")
-            model = keras.Sequential([keras.layers.Dense(1)])
-            model.compile("sgd", "mse")
-            model.fit(batches(), steps_per_epoch=2, verbose=0)
-        else:
-            assert len(list(tf.data.Dataset.from_tensor_slices(np.zeros(2)))) == 2
-    assert log.timeline.trims == (made != "arrays")
-
-
 def test_each_step_of_an_eager_loop_has_waited_as_long_as_its_batch_was_made(clock: Clock) -> None:
     def make() -> Iterator[Any]:
         for i in range(5):

@@ -13,8 +13,6 @@ from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.feed_costs import Change, lost
 from fastfeed.model.workload import INPUT_BOUND
 
-# Share of the time from which a loss that is no lack of input outranks the step.
-MIN_OUTRANKING = 0.1
 STEP_BOUND, STEP_HOST = "step.bound", "step.host"
 SERIAL, WAITS, TAIL = "input.serial", "input.latency", "input.straggler"
 NOISE, PAUSE = "external.noise", "pause.periodic"
@@ -189,9 +187,8 @@ def losses_of(case: Case) -> dict[str, float]:
 def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     """Return the causes that count with their shares, the verdict first.
 
-    The step has what no cause takes. A loss outranks it from 5 % if it is input, all of it
-    together, from 10 % if it is not. The loop's own Python does if it takes more than the rest of
-    the step.
+    The step has what no cause takes. A loss of 5 % outranks it, if it is input all of it together.
+    The loop's own Python does if it takes more than the rest of the step.
     """
     found = [(code, share) for code, share in losses.items() if share >= INPUT_BOUND]
     inputs = [pair for pair in losses.items() if pair[0].startswith("input.")]
@@ -202,10 +199,7 @@ def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     others = [pair for pair in found if pair[0] != STEP_HOST]
     host = losses.get(STEP_HOST, 0.0)
     left = max(0.0, 1.0 - host - max((share for _, share in others), default=0.0))
-    outranked = host > left or any(
-        share >= MIN_OUTRANKING or code.startswith("input.") for code, share in others
-    )
-    return found if outranked else [(STEP_BOUND, left), *found]
+    return found if others or host > left else [(STEP_BOUND, left), *found]
 
 
 def causes_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Cause, ...]:

@@ -17,16 +17,11 @@ from fastfeed.steps.timeline import OBSERVING, UNOBSERVED, Mark, Step
 PAUSE_KINDS = ("evaluation", "checkpoint", "callback", "pause")
 FASTFEED_KINDS = ("experiment", OBSERVING, UNOBSERVED)
 Pause = tuple[float, float, str]  # start, seconds, name
-NEAR_S = 1e-3  # pauses nearer to each other have no step between them
 OTHER_RUNS = "other runs of the session"
 BETWEEN_EPOCHS = "work between epochs"
 OUTLIER_RATIO = 5.0  # a step of this multiple of the median, and
 OUTLIER_S = 0.03  # of this many seconds above it, contains a pause
-NO_STEP = ("evaluation", "checkpoint")  # kinds that are pauses however often they come
-USUAL_SHARE = 0.3  # share of the steps: other marks of more steps are typical of the loop
-MAX_RARE_SHARE = 0.1  # the same for outliers
-MAX_REGULAR_SHARE = 1 / 3  # the same for outliers at every n-th step
-MIN_EQUAL_INTERVALS = 5  # equal intervals that are no coincidence
+RARE = 1 / 3  # share of the steps: what comes after more of them is typical of the loop
 MIN_WORKING_SHARE = 0.7  # share of the time that a device or a thread works, or waits
 EPOCH_START_STEPS = 2  # steps of an epoch that wait for its start
 
@@ -42,11 +37,8 @@ def ledger_of(evidence: Evidence) -> Ledger:
         none = np.zeros(0)
         return Ledger(none, none, none, none, none, none, none, none)
     begin, end, following, period, wait, gap = _times(evidence, pairs)
-    if signals.in_memory(evidence):  # slicing arrays is the framework's part of a step
-        wait = np.zeros(len(wait))
     body = np.maximum(period - gap - wait, 0.0)
-    pauses, usual = _pauses(evidence, begin, end=following)
-    beside = _covered(begin, following, marks=usual)
+    pauses = _pauses(evidence, begin, end=following)
     in_body, in_gap = (
         np.minimum(part, _covered(since, until, marks=pauses))
         for part, since, until in ((body, begin + wait, end), (gap, end, following))
@@ -66,13 +58,11 @@ def ledger_of(evidence: Evidence) -> Ledger:
         named += [(float(b), float(s), name) for b, s in zip(begin, extra, strict=True) if s > 0]
     body, gap = body - body_out, gap - gap_out
     wait, host = _gap_parts(evidence, wait, gap=gap)
-    body, host = np.maximum(body - np.maximum(beside - host, 0.0), 0.0), np.maximum(host, beside)
     pause = in_body + in_gap + body_out + gap_out
     wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
     converted = _converted(evidence, body, period=period, waited=float((wait + start).sum()))
-    inside = body - converted
-    found = Ledger(begin, period, wait, start, converted, inside, host, pause, _joined(named))
-    return _by_device(found, evidence)
+    parts = (wait, start, converted, body - converted, host, pause)
+    return _by_device(Ledger(begin, period, *parts, _joined(named, begin)), evidence)
 
 
 def _by_device(ledger: Ledger, evidence: Evidence) -> Ledger:
@@ -85,17 +75,20 @@ def _by_device(ledger: Ledger, evidence: Evidence) -> Ledger:
     return replace(ledger, wait=wait, start=start, converted=converted, inside=inside)
 
 
-def _joined(pauses: Sequence[Pause]) -> tuple[Pause, ...]:
-    """Return the pauses in order; those that follow each other without a step are one, with the
-    names of what runs in it."""
+def _joined(pauses: Sequence[Pause], begin: Floats) -> tuple[Pause, ...]:
+    """Return the pauses in order; those without a step between them are one, with the names of what
+    runs in it."""
     found: list[Pause] = []
+    last = -1
     for start_s, length_s, name in sorted(one for one in pauses if one[1] > 0):
-        if found and start_s - sum(found[-1][:2]) < NEAR_S:
+        step = int(np.searchsorted(begin, start_s, side="right"))
+        if found and step == last:
             first_s, before_s, names = found.pop()
             known = {*names.split(", "), *name.split(", ")} - {"", BETWEEN_EPOCHS}
             name = ", ".join(sorted(known)) or names or name
             start_s, length_s = first_s, before_s + length_s
         found.append((start_s, length_s, name))
+        last = step
     return tuple(found)
 
 
@@ -152,25 +145,17 @@ def _times(evidence: Evidence, pairs: list[tuple[Step, Step]]) -> tuple[Floats, 
     return begin, end, following, period, wait, np.minimum(gap, period - wait)
 
 
-def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mark], list[Mark]]:
-    """Return the marks that are pauses, and those of so many steps that they are typical of the
-    loop."""
+def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> list[Mark]:
+    """Return the marks that are pauses."""
     marks = _kind(evidence, *PAUSE_KINDS)
     if _is_rare(evidence, len(begin)):
         marks += [Mark("pause", s.begin_s, s.end_s, OTHER_RUNS) for s in evidence.beside]
-    marks = [mark for mark in marks if begin[0] <= mark.start_s <= end[-1]]
-    counts: dict[str, int] = {}
-    for mark in marks:
-        if mark.kind not in NO_STEP:
-            counts[mark.label or mark.kind] = counts.get(mark.label or mark.kind, 0) + 1
-    names = {name for name, count in counts.items() if count > USUAL_SHARE * len(begin)}
-    usual = [mark for mark in marks if (mark.label or mark.kind) in names]
-    return [mark for mark in marks if (mark.label or mark.kind) not in names], usual
+    return [mark for mark in marks if begin[0] <= mark.start_s <= end[-1]]
 
 
 def _is_rare(evidence: Evidence, steps: int) -> bool:
     """Return True if runs beside those of the step come after few steps, as for a report."""
-    return len(evidence.beside) <= USUAL_SHARE * steps
+    return len(evidence.beside) <= RARE * steps
 
 
 def _covered(begin: Floats, end: Floats, *, marks: Sequence[Mark]) -> Floats:
@@ -216,10 +201,7 @@ def _outliers(values: Floats) -> Floats:
         return np.zeros(len(values))
     middle = float(np.median(values))
     far = values > max(OUTLIER_RATIO * middle, middle + OUTLIER_S)
-    between = np.diff(np.flatnonzero(far))
-    regular = len(between) >= MIN_EQUAL_INTERVALS and bool(np.all(between == between[0]))
-    rare = far.mean() <= (MAX_REGULAR_SHARE if regular else MAX_RARE_SHARE)
-    return np.where(far, values - middle, 0.0) if rare else np.zeros(len(values))
+    return np.where(far, values - middle, 0.0) if far.mean() <= RARE else np.zeros(len(values))
 
 
 def _outside_step(

@@ -9,9 +9,6 @@ from fastfeed.probes.places import Place
 MOST = 0.5  # share of the time from which overhead, and not computing, characterises a step
 IDLE_POOLS = 0.2  # cores of native pools beside one of the thread: the pools compute no step
 MANY_PLACES = 5.0  # an eager step has samples in dozens of places, one that computes in a few
-# Share of a line's time in observed bytecode from which all of the line counts as bytecode: half of
-# the short pieces is not observed.
-MIN_BYTECODE = 0.35
 
 
 def host_share(evidence: Evidence, ledger: Ledger) -> float:
@@ -71,7 +68,7 @@ def between_steps(evidence: Evidence, ledger: Ledger) -> float:
 
 def is_bytecode(part: LoopPart) -> bool:
     """Return True if a line is mostly bytecode: such a line is no model."""
-    return part.busy.get(PYTHON, 0.0) >= MIN_BYTECODE
+    return part.busy.get(PYTHON, 0.0) >= MOST
 
 
 def place_diversity(task: Task) -> float:

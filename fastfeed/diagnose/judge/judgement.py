@@ -78,8 +78,7 @@ def _case_of(
     evidence: Evidence, ledger: Ledger, *, producers: ProducerProfile | None
 ) -> Case | None:
     """Return the case of these steps; None without any."""
-    loop = evidence.loop
-    figures = figures_of(ledger, modelled=loop is not None and loop.waits != "exact")
+    figures = figures_of(ledger)
     if figures is None:
         return None
     observed = Observed(evidence, ledger, producers)

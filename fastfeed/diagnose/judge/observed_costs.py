@@ -28,7 +28,6 @@ from fastfeed.model.workload import CONTENTION, INPUT_BOUND, LIMIT_STEP, Produce
 from fastfeed.probes.machine_log import SATURATED, Machine
 
 WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in vain
-CROWDED_PER_CORE = 1.5  # runnable threads for each core from which pools lose time to each other
 # Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
 MIN_FREE_STEPS = 4
 HEAVY_TAIL = 0.8  # share of the waiting in a tenth of the steps
@@ -195,7 +194,7 @@ def _step(observed: Observed, step_s: float, *, core_s: float, lock_s: float) ->
     batches take `core_s` on a core, of which `lock_s` with the interpreter lock."""
     ledger, alone = observed.ledger, observed.beside is None
     median_s, mean_s = float(np.median(ledger.inside)), max(1e-9, float(ledger.inside.mean()))
-    pure = min(1.0, step_s / max(1e-9, median_s))
+    pure = min(1.0, step_s / median_s) if median_s else 1.0
     # Slow steps stay slow with any input, unless they lose their time to producers.
     usual_s = max(1e-9, median_s if pure < 1 - INPUT_BOUND else mean_s)
     host_s = float(ledger.host.mean())
@@ -206,6 +205,10 @@ def _step(observed: Observed, step_s: float, *, core_s: float, lock_s: float) ->
     by_cores *= core_s / max(1e-9, core_s + cpu_s)
     if observed.ceiling.experiment:
         slower_s = max(0.0, mean_s + host_s - pure * (usual_s + host_s))
+        if not any(task.computes for task in observed.evidence.tasks):
+            # the CPU time of pauses and of spinning threads is none of such a step
+            cores = observed.evidence.machine.cores
+            cpu_s = min(cpu_s, cores * pure * (usual_s + host_s))
     else:  # it waits for what producers have
         slower_s = min(by_lock + by_cores, signals.MAX_CONVERTED * usual_s)
         pure *= 1 - slower_s / (usual_s + host_s)
@@ -231,15 +234,14 @@ def _shares(observed: Observed) -> dict[str, Any]:
     evidence, producers = observed.evidence, observed.producers
     if producers is None:
         return {}
-    pickling = min(1.0, signals.pickling_share(evidence, producers))
-    reading = observed.wasted * (1 - pickling)
-    copying = min(producers.copying, 1 - pickling - reading)
+    reading = observed.wasted * (1 - producers.pickling)
+    copying = min(producers.copying, 1 - producers.pickling - reading)
     machine, threads = evidence.machine, [t.threads - 1 for t in evidence.tasks_of(PRODUCER)]
     pool = max([1, *evidence.pools.values(), *threads])
-    crowded = machine.runnable >= CROWDED_PER_CORE * machine.cores and pool > 1
+    crowded = machine.runnable > machine.cores and pool > 1
     lost = 1 - 1 / crowding(machine.runnable / machine.cores)
     return {
-        "pickling": pickling,
+        "pickling": producers.pickling,
         "copying": copying,
         "reading": reading,
         "crowded": lost * (crowded and observed.beside is not None),

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable
 
 from fastfeed.diagnose.evidence import (
-    EMPTY,
-    FEEDER,
     LOCK_PYTHON,
     NATIVE,
     PYTHON,
@@ -19,7 +17,7 @@ from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.probes.lock import CONTENDED_S, LATE_S
 from fastfeed.probes.machine_log import SATURATED
-from fastfeed.steps.timeline import ARRAYS_NOTE, Leaf
+from fastfeed.steps.timeline import Leaf
 
 MAX_CONVERTED = 0.98  # share of a step: the most that conversions of its input take
 # Share of the time from which a loss counts. All losses are held to the threshold of starvation.
@@ -38,11 +36,6 @@ LIST_NUMBER_S = 2e-8  # seconds to convert one number of a list into one of an a
 ARRAY_NUMBER_S = 1e-8
 LIST_READING_SHARE = 0.3  # share of the time that this takes, computed from the lists' lengths
 DTYPE_BITS = re.compile(r"\d+$")
-
-
-def in_memory(evidence: Evidence) -> bool:
-    """Return True if all batches are slices of arrays in memory, which need no producer."""
-    return evidence.loop is not None and evidence.loop.note.startswith(ARRAYS_NOTE)
 
 
 def lock_contended(evidence: Evidence) -> bool:
@@ -91,14 +84,6 @@ def batch_nbytes(evidence: Evidence) -> int:
         (leaf, DTYPE_BITS.search(leaf.dtype)) for leaf in leaves if min(leaf.shape, default=0) > 0
     ]
     return sum(math.prod(leaf.shape) * (int(bits[0]) // 8 if bits else 1) for leaf, bits in known)
-
-
-def pickling_share(evidence: Evidence, producers: ProducerProfile) -> float:
-    """Return the share of the work in pickling and sending: of the producers, of the feeders, or of
-    the training thread."""
-    fed = [task.pickling * (1 - task.share(EMPTY)) for task in evidence.tasks_of(FEEDER)]
-    read = [part.pickling for part in evidence.parts_of("input") if part.share >= MIN_SHARE]
-    return max([producers.pickling, *fed, *read])
 
 
 def handover_share(evidence: Evidence, producers: ProducerProfile) -> float:

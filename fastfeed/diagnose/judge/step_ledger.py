@@ -13,7 +13,6 @@ from fastfeed.diagnose.diagnosis import Account, Figures
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 BLOCKS = 10  # parts of the time whose differences give the ranges
-MODELLED_ERROR = 0.03  # error of a starvation that follows from other events
 
 
 @dataclass(frozen=True)
@@ -113,19 +112,14 @@ def _with_error(column: Floats, scale: float) -> tuple[float, float]:
     return total * scale, min(total, error) * scale
 
 
-def figures_of(ledger: Ledger, *, modelled: bool) -> Figures | None:
-    """Return the figures of the steps; None without any step.
-
-    `modelled`: the waits were not measured one by one.
-    """
+def figures_of(ledger: Ledger) -> Figures | None:
+    """Return the figures of the steps; None without any step."""
     if not len(ledger):
         return None
     parts = list(ledger.blocks())
     rate, rates = len(ledger) / ledger.seconds, [len(part) / part.seconds for part in parts]
     slow, fast = float(np.quantile(rates, 0.25)), float(np.quantile(rates, 0.75))
     low, high = _range([part.starvation for part in parts], ledger.starvation)
-    if modelled:
-        low, high = max(0.0, low - MODELLED_ERROR), min(1.0, high + MODELLED_ERROR)
     kinds = {
         "step": ledger.inside,
         "wait": ledger.starved,

@@ -7,7 +7,6 @@ from functools import cached_property
 
 from fastfeed.diagnose.diagnosis import Figures, Recommendation
 from fastfeed.diagnose.evidence import Evidence
-from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.feed_costs import Change, FeedCosts
 from fastfeed.diagnose.judge.host import host_share
 from fastfeed.diagnose.judge.knobs import step_cost
@@ -95,9 +94,7 @@ class Case:
     @cached_property
     def converts(self) -> bool:
         """True if what the training thread does to its batches before the step is converting."""
-        _, copying = signals.preparation(self.evidence, self.ledger.waited)
-        session = signals.conversion_share(self.evidence) >= signals.MIN_SHARE
-        return session or copying >= signals.COPYING_SHARE
+        return float(self.ledger.converted.sum()) > 0
 
     @cached_property
     def producer_changes(self) -> dict[bool, list[Recommendation]]:

@@ -42,15 +42,6 @@ def _by_trainer(case: Case) -> bool:
     return case.made_by.kind == "trainer" and case.producers is not None
 
 
-def _prepared(case: Case) -> bool:
-    """Return True if the training thread prepares, and does not only convert, its batches."""
-    return case.feed.converted > 0 and not case.converts
-
-
-def _serial(case: Case) -> Change:
-    return knobs.free_input if _by_trainer(case) else knobs.no_conversion
-
-
 def _bytecode(case: Case) -> Change:
     return knobs.no_bytecode if case.held else lambda feed: feed
 
@@ -75,10 +66,10 @@ def _copies(case: Case) -> Change:
 ROWS = (
     CauseRow(
         SERIAL,
-        lambda case: _by_trainer(case) or _prepared(case),
-        _serial,
+        _by_trainer,
+        _always(knobs.free_input),
         sentences.serial,
-        changes.serial,
+        changes.more_producers,
     ),
     CauseRow(
         NOISE,

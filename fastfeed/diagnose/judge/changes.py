@@ -7,35 +7,23 @@ from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.evidence import CALLED_BACK, DISK, PRODUCER
-from fastfeed.diagnose.judge import host as host_work
 from fastfeed.diagnose.judge import knobs, signals
 from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.feed_costs import Change, FeedCosts
-from fastfeed.model.workload import Producers
+from fastfeed.model.workload import INPUT_BOUND, Producers
 
 # The number of producers, by the names that it has.
 COUNT_KNOBS = ("threads", "processes", "producers", "num_workers", "num_parallel_calls")
 TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MOST_SAVED = 0.9  # share of the most that producers save: more of them are not worth it
-MIN_GAIN = 1.03  # a smaller speed-up is no gain
+MIN_GAIN = 1 / (1 - INPUT_BOUND)  # a smaller speed-up is no gain
 TENTH = 0.1  # what is left of a cost if it comes a tenth as often
-# A call of a small compiled step: 0.3 to 0.8 ms were measured with TensorFlow.
-COMPILED_CALL_S = 5e-4
 # What a for loop iterates over, also inside enumerate(), tqdm() and the like.
 LOOP_SOURCE = re.compile(
     r"^for\b.*\bin (?:(?:enumerate|iter|tqdm|tqdm\.tqdm)\()*(?P<name>[A-Za-z_][\w.]*)\s*[,):]"
 )
 # A generator is a FlatMap, and no map of the user's.
 MAP_STAGES = re.compile(r"^tf\.data: (?!.*FlatMap).*\b(Map|ParallelMap|MapAndBatch)\b")
-
-
-def serial(case: Case, first: bool) -> list[Recommendation]:
-    """Return batches that are made, or prepared, ahead of the step."""
-    if case.made_by.kind == "trainer" and case.producers is not None:
-        return more_producers(case, first)
-    change = "prepare batches in the producers, ahead of the step, not on the training thread"
-    knob = ("threads", str(case.evidence.threads))
-    return [case.recommend(change, knob, knobs.no_conversion)]
 
 
 def processes(case: Case, first: bool) -> list[Recommendation]:
@@ -277,8 +265,11 @@ def pause(case: Case, first: bool) -> list[Recommendation]:
     each = len(case.ledger.pauses) > len(case.ledger) / 2 and case.loop_kind == "session"
     more = "in the run of the step (run([train_op, loss, ...]))" if each else "beside the training"
     change = f"do it less often, or {more}: {names or 'the work between steps'}"
-    rarer = knobs.pauses(TENTH)  # their time was measured
-    return [case.recommend(change, ("every", "10x the steps"), rarer, untested="")]
+    # Their time was measured; whether input would then be the limit was not.
+    behind = case.figures.starvation >= INPUT_BOUND
+    untested = "producers make batches during the pauses, too" if behind else ""
+    knob = ("every", "10x the steps")
+    return [case.recommend(change, knob, knobs.pauses(TENTH), untested=untested)]
 
 
 def noise(case: Case, first: bool) -> list[Recommendation]:
@@ -289,12 +280,9 @@ def noise(case: Case, first: bool) -> list[Recommendation]:
 
 
 def host(case: Case, first: bool) -> list[Recommendation]:
-    """Return less work between the steps, or fewer calls.
-
-    A step of many small calls can become one call, which costs COMPILED_CALL_S.
-    """
-    lines = [part for part in case.evidence.parts_of("host") if host_work.is_bytecode(part)]
-    between = min(case.host, host_work.between_steps(case.evidence, case.ledger))
+    """Return less work between the steps, or fewer calls."""
+    lines = case.evidence.parts_of("host")
+    between = min(case.host, case.ledger.share(case.ledger.host))
     if between < 0.5 * case.host:
         return [_fewer_calls(case)]
     trainer = case.evidence.trainer
@@ -315,9 +303,7 @@ def _fewer_calls(case: Case) -> Recommendation:
     if kind == "keras":
         change = "run 10 steps in a call (steps_per_execution=10), or use larger batches"
         return case.recommend(change, ("steps_per_execution", "10"), *larger)
-    period_s = case.ledger.seconds / max(1, len(case.ledger))
-    saved = share - COMPILED_CALL_S / period_s
-    if kind == "session" or saved < 1 - 1 / MIN_GAIN:
+    if kind == "session":
         change = (
             "use batches 10 times as large: a call costs the same for small and for large ones "
             "(the gain is in records per second)"
@@ -326,5 +312,4 @@ def _fewer_calls(case: Case) -> Recommendation:
     change = (
         "make the whole step one call (tf.function, jax.jit, torch.compile), or use larger batches"
     )
-    least = case.without(saved / 2)
-    return case.recommend(change, ("compile", "the step"), case.without(saved), least)
+    return case.recommend(change, ("compile", "the step"), *larger)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, Evidence
+from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, PYTHON, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.step_ledger import Floats, Ledger
-from fastfeed.steps.timeline import OBSERVING, UNOBSERVED, Mark, Step
+from fastfeed.steps.timeline import ARRAYS_NOTE, OBSERVING, UNOBSERVED, Mark, Step
 
 PAUSE_KINDS = ("evaluation", "checkpoint", "callback", "pause")
 FASTFEED_KINDS = ("experiment", OBSERVING, UNOBSERVED)
@@ -23,7 +23,6 @@ OUTLIER_RATIO = 5.0  # a step of this multiple of the median, and
 OUTLIER_S = 0.03  # of this many seconds above it, contains a pause
 RARE = 1 / 3  # share of the steps: what comes after more of them is typical of the loop
 MIN_WORKING_SHARE = 0.7  # share of the time that a device or a thread works, or waits
-EPOCH_START_STEPS = 2  # steps of an epoch that wait for its start
 
 
 def ledger_of(evidence: Evidence) -> Ledger:
@@ -37,6 +36,8 @@ def ledger_of(evidence: Evidence) -> Ledger:
         none = np.zeros(0)
         return Ledger(none, none, none, none, none, none, none, none)
     begin, end, following, period, wait, gap = _times(evidence, pairs)
+    if evidence.loop is not None and evidence.loop.note.startswith(ARRAYS_NOTE):
+        wait = np.zeros(len(wait))  # slicing arrays is the framework's part of a step
     body = np.maximum(period - gap - wait, 0.0)
     pauses = _pauses(evidence, begin, end=following)
     in_body, in_gap = (
@@ -57,10 +58,14 @@ def ledger_of(evidence: Evidence) -> Ledger:
     for extra, name in ((body_out + gap_out * ~at_end, ""), (gap_out * at_end, BETWEEN_EPOCHS)):
         named += [(float(b), float(s), name) for b, s in zip(begin, extra, strict=True) if s > 0]
     body, gap = body - body_out, gap - gap_out
-    wait, host = _gap_parts(evidence, wait, gap=gap)
+    of_step, made, of_host = _gap_parts(evidence, period=period, wait=wait, body=body)
+    body, wait, host = body + of_step * gap, wait + made * gap, of_host * gap
+    bytecode_s = sum(part.share_in(PYTHON) for part in evidence.parts_of("host")) * period.sum()
+    beside = body * min(1.0, max(0.0, bytecode_s - host.sum()) / max(1e-9, float(body.sum())))
+    body, host = body - beside, host + beside  # the body of a loop holds more than its step
     pause = in_body + in_gap + body_out + gap_out
     wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
-    converted = _converted(evidence, body, period=period, waited=float((wait + start).sum()))
+    converted = _converted(evidence, body, period=period)
     parts = (wait, start, converted, body - converted, host, pause)
     return _by_device(Ledger(begin, period, *parts, _joined(named, begin)), evidence)
 
@@ -179,12 +184,12 @@ def _within(period: Floats, *parts: Floats) -> list[Floats]:
 
 
 def _first_of_epochs(begin: Floats, *, epochs: Sequence[Mark]) -> Any:
-    """Return a mask of the first steps of each epoch that began after the first observed step."""
+    """Return a mask of the first step of each epoch that began after the first observed one."""
     first = np.zeros(len(begin), bool)
     for mark in epochs:
         at = int(np.searchsorted(begin, mark.start_s))
         if 0 < at < len(begin):
-            first[at : at + EPOCH_START_STEPS] = True
+            first[at] = True
     return first
 
 
@@ -197,8 +202,6 @@ def _ends_epoch(first: Any) -> Any:
 
 def _outliers(values: Floats) -> Floats:
     """Return the excess of outliers over the median; zeros if outliers are not rare."""
-    if len(values) < EPOCH_START_STEPS:
-        return np.zeros(len(values))
     middle = float(np.median(values))
     far = values > max(OUTLIER_RATIO * middle, middle + OUTLIER_S)
     return np.where(far, values - middle, 0.0) if far.mean() <= RARE else np.zeros(len(values))
@@ -227,26 +230,32 @@ def _outside_step(
     return found
 
 
-def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats, Floats]:
-    """Return the waits and the host's work.
+def _gap_parts(
+    evidence: Evidence, *, period: Floats, wait: Floats, body: Floats
+) -> tuple[float, float, float]:
+    """Return the parts of the time between two steps in which lines of the step run, input is made,
+    and the host works: by the samples of each kind of line beyond its measured time.
 
-    If steps contain no wait, their input is made between them, and only samples show its share.
+    Lines whose results the step takes are input only where no wait for it is measured.
     """
-    made = sum(part.share for part in evidence.parts_of("input"))
-    if evidence.loop is None or evidence.loop.waits != "none" or not made:
-        return wait, gap
-    of_gap = made / (made + sum(part.share for part in evidence.parts_of("host")))
-    return wait + gap * of_gap, gap * (1 - of_gap)
+    step, made, host = (
+        sum(part.share for part in evidence.parts_of(kind)) for kind in ("step", "input", "host")
+    )
+    step = max(0.0, step - float(body.sum() / period.sum()))
+    made = max(0.0, made - float(wait.sum() / period.sum()))
+    total = step + made + host
+    if not total:
+        return 0.0, 0.0, 1.0
+    measured = evidence.loop is not None and evidence.loop.waits != "none"
+    return (step + made * measured) / total, made * (not measured) / total, host / total
 
 
-def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:
+def _converted(evidence: Evidence, inside: Floats, *, period: Floats) -> Floats:
     """Return the time of conversions in each step, the same part of all steps.
 
-    Samples of the loop's thread give that part: a session converts its feed before it runs, and
-    loops prepare the batches that they receive.
+    Samples of the loop's thread give that part: a session converts its feed before it runs.
     """
     share = signals.conversion_share(evidence)
-    share += signals.preparation(evidence, waited / float(period.sum()))[0]
     total = float(inside.sum())
     if share < signals.MIN_SHARE or not total:
         return np.zeros(len(inside))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, Evidence, LoopPart, Task
+from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, Evidence, Task
 from fastfeed.diagnose.judge.step_ledger import Ledger
 from fastfeed.probes.places import Place
 
@@ -16,7 +16,8 @@ def host_share(evidence: Evidence, ledger: Ledger) -> float:
     and calls rather than computing."""
     trainer = evidence.trainer
     inside, host = ledger.share(ledger.inside), ledger.share(ledger.host)
-    found = between_steps(evidence, ledger)
+    lines = evidence.parts_of("host")
+    found = min(host, sum(part.share_in(PYTHON) for part in lines)) if lines else host
     if trainer is None or not trainer.busy:
         return min(found, host + inside, 1.0 - evidence.computing)
     own, native, pools = _work_beside_input(evidence, ledger, trainer=trainer)
@@ -49,26 +50,6 @@ def _work_beside_input(
         max(0.0, left * native - made[1]),
         pools / max(1e-9, evidence.seconds),
     )
-
-
-def between_steps(evidence: Evidence, ledger: Ledger) -> float:
-    """Return the share of bytecode beside the step: of its lines, or of the time that no line
-    explains.
-
-    Lines of the step, and of the input, may lie between two steps, if each takes a new loader.
-    """
-    lines = evidence.parts_of("host")
-    shown = sum(part.share for part in lines)
-    work = sum(part.share if is_bytecode(part) else part.share_in(PYTHON) for part in lines)
-    known = {"step": ledger.share(ledger.inside + ledger.converted), "input": ledger.waited}
-    for kind, share in known.items():
-        shown += max(0.0, sum(part.share for part in evidence.parts_of(kind)) - share)
-    return max(work, ledger.share(ledger.host) - max(0.0, shown - work))
-
-
-def is_bytecode(part: LoopPart) -> bool:
-    """Return True if a line is mostly bytecode: such a line is no model."""
-    return part.busy.get(PYTHON, 0.0) >= MOST
 
 
 def place_diversity(task: Task) -> float:

@@ -13,7 +13,7 @@ from fastfeed.diagnose.diagnosis import (
     Doubt,
     Recommendation,
 )
-from fastfeed.diagnose.evidence import MIN_WORK, PYTHON, DeadProducer, Evidence
+from fastfeed.diagnose.evidence import PYTHON, DeadProducer, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.causes import (
@@ -26,7 +26,6 @@ from fastfeed.diagnose.judge.causes import (
 )
 from fastfeed.diagnose.judge.changes import MIN_GAIN
 from fastfeed.diagnose.judge.entries import ledger_of, observing_s
-from fastfeed.diagnose.judge.host import between_steps
 from fastfeed.diagnose.judge.knobs import free_input
 from fastfeed.diagnose.judge.observed_costs import Observed, feed_of, foreign_share
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile, producer_profile_of
@@ -49,7 +48,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
     abstained = None if died else _reason_to_abstain(evidence, ledger, causes=causes)
     advice: tuple[Recommendation, ...] = ()
     speedup, interval = 1.0, (1.0, 1.0)
-    if whole is not None and not _only_takes(evidence, ledger):
+    if whole is not None:
         speedup, (low, high) = whole.gain(free_input)
         speedup, interval = max(1.0, speedup), (max(1.0, low), max(1.0, high))
         if not abstained and not died:
@@ -110,13 +109,6 @@ def _dead(evidence: Evidence, died: Sequence[DeadProducer]) -> Cause:
     return Cause("feed.dead", 1.0, tuple(text for text in texts if text))
 
 
-def _only_takes(evidence: Evidence, ledger: Ledger) -> bool:
-    """Return True for a loop that collects what others have made, as the results of processes."""
-    loop, steps = evidence.loop, any(part.kind == "step" for part in evidence.parts)
-    queued = loop is not None and loop.kind == "queue"
-    return queued and not steps and ledger.share(ledger.inside) < MIN_WORK
-
-
 def _too_few(loop: Loop, ledger: Ledger) -> str:
     if loop.waits == "hidden":
         return (
@@ -142,11 +134,6 @@ def _reason_to_abstain(
         )
     if len(ledger) < MIN_STEPS:
         return _too_few(loop, ledger)
-    if _only_takes(evidence, ledger):
-        return (
-            f"the loop around {loop.name} does next to nothing with what it takes, so it trains "
-            "nothing; mark the line that trains with fastfeed.watch"
-        )
     code = causes[0].code if causes else ""
     if loop.waits == "hidden" and code == STEP_BOUND:
         return (
@@ -192,7 +179,7 @@ def _accounts(evidence: Evidence, ledger: Ledger) -> tuple[Account, ...]:
     if trainer is not None:
         inputs = evidence.parts_of("input")
         python = max(0.0, trainer.share(PYTHON) - sum(p.share_in(PYTHON) for p in inputs))
-        python = max(0.0, python - between_steps(evidence, ledger))
+        python = max(0.0, python - ledger.share(ledger.host))
         queued = trainer.queued_s / max(1e-9, trainer.wall_s)
         foreign = foreign_share(evidence.machine) * queued
     inside = ledger.share(ledger.inside)

@@ -15,7 +15,6 @@ from fastfeed.diagnose.evidence import (
 )
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
-from fastfeed.diagnose.judge.host import is_bytecode
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 
 WAIT_WORDS = {
@@ -25,7 +24,6 @@ WAIT_WORDS = {
     LOCK: "on locks",
     OTHER: "for other reasons",
 }
-MIN_LINE_SHARE = 0.02  # share of the time: shorter lines are not named
 Texts = tuple[str, ...]
 
 
@@ -55,17 +53,8 @@ def _hottest_line(producers: ProducerProfile) -> str:
 
 
 def serial(case: Case, share: float) -> Texts:
-    """Return the evidence of batches that the training thread makes or prepares."""
-    producers = case.made_by
-    where = f" ({producers.place})" if producers.place else ""
-    if producers.kind != "trainer" or case.producers is None:
-        inputs = case.evidence.parts_of("input")
-        where = f" ({max(inputs, key=lambda part: part.share).place})" if inputs else ""
-        share = case.ledger.share(case.ledger.converted)
-        return (
-            f"the training thread prepares its batches before the step, for {share:.0%} of the "
-            f"time{where}",
-        )
+    """Return the evidence of batches that the training thread makes."""
+    where = f" ({case.made_by.place})" if case.made_by.place else ""
     return (
         f"batches are made on the training thread{where}: nothing else runs for "
         f"{case.ledger.starvation:.0%} of the time",
@@ -160,7 +149,7 @@ def copies(case: Case, share: float) -> Texts:
 
 def ipc(case: Case, share: float) -> Texts:
     """Return the evidence of batches that are pickled and copied between processes."""
-    handover = signals.handover_share(case.evidence, case.made_by)
+    handover = signals.handover_share(case.evidence, case.made_by, case.ledger.waited)
     pickling = case.feed.pickling
     return _nonempty(
         f"pickling and copying between processes take {pickling:.0%} of the producers' time"
@@ -224,10 +213,10 @@ def pauses(case: Case, share: float) -> Texts:
 
 def host(case: Case, share: float) -> Texts:
     """Return the evidence of Python in the loop itself."""
-    lines = [part for part in case.evidence.parts_of("host") if is_bytecode(part)]
+    lines = case.evidence.parts_of("host")
     beside = case.ledger.share(case.ledger.host)
     lines.sort(key=lambda part: -part.share)
-    named = [f"{p.place}: {p.share:.0%}" for p in lines[:3] if p.share >= MIN_LINE_SHARE]
+    named = [f"{p.place}: {p.share:.0%}" for p in lines[:3] if p.share >= signals.MIN_SHARE]
     return _nonempty(
         f"steps take {np.median(case.ledger.inside) * 1e3:.2g} ms, mostly in Python of the loop "
         "and in calls of the framework",

@@ -26,7 +26,6 @@ SEVERAL_THREADS = 1.2  # threads at work at once, and cores that as many use bes
 # Share of the work from which copies, or names of preparing functions, characterise it.
 COPYING_SHARE = 0.4
 WORKING_STATES = (PYTHON, NATIVE, RUNNABLE, LOCK_PYTHON)
-MIN_ACTIVE = 0.2  # share of their time at work: producers below it could make far more
 WIDE_DTYPES = ("float64", "object")  # dtypes that no accelerator uses
 MIN_WIDE_SHARE = 0.1  # share of the fed numbers that have such a dtype
 TIMED_LOOPS = ("queue", "torch", "runner", "watch")  # kinds whose call for a batch is timed
@@ -59,24 +58,6 @@ def serialised(evidence: Evidence, producers: ProducerProfile) -> bool:
     return several and contended and spare and producers.native > producers.waiting
 
 
-def preparation(evidence: Evidence, waited: float) -> tuple[float, float]:
-    """Return the share of the time in which the training thread prepares batches that it received,
-    and the share of conversions and copies in that.
-
-    `waited` is the known share of waits, which samples contain as well. Only conversions count: any
-    other call on a batch may be the step.
-    """
-    loop = evidence.loop
-    if loop is None or loop.waits != "exact" or loop.kind not in TIMED_LOOPS:
-        return 0.0, 0.0
-    inputs = evidence.parts_of("input")
-    prepares = [part for part in inputs if part.copying >= COPYING_SHARE]
-    work = sum(part.share_in(*WORKING_STATES) for part in prepares)
-    share = max(0.0, min(work, sum(part.share for part in inputs) - waited))
-    copying = sum(part.share * part.copying for part in prepares)
-    return share, min(1.0, copying / work) if work else 0.0
-
-
 def batch_nbytes(evidence: Evidence) -> int:
     """Return the bytes of a batch, 0 if its arrays are not known."""
     leaves = evidence.loop.leaves if evidence.loop is not None else ()
@@ -86,21 +67,19 @@ def batch_nbytes(evidence: Evidence) -> int:
     return sum(math.prod(leaf.shape) * (int(bits[0]) // 8 if bits else 1) for leaf, bits in known)
 
 
-def handover_share(evidence: Evidence, producers: ProducerProfile) -> float:
+def handover_share(evidence: Evidence, producers: ProducerProfile, waited: float) -> float:
     """Return the share of the training thread's waits for worker processes in which it works.
 
-    It reads and unpickles batches then. Time without a core counts if its own threads would fit on
-    the cores; and all of it does if the workers have next to nothing to do.
+    It reads and unpickles batches then. All of the time counts if the workers are at work for a
+    smaller share of it than steps wait (`waited`): the steps do not wait for them.
     """
     inputs = evidence.parts_of("input")
     total = sum(part.share for part in inputs)
     if producers.kind != "processes" or not total:
         return 0.0
-    if producers.known and producers.active < MIN_ACTIVE:
+    if producers.known and producers.active < waited:
         return 1.0
-    fits = evidence.machine.runnable <= evidence.machine.cores + MIN_ACTIVE
-    working = [state for state in WORKING_STATES if fits or state != RUNNABLE]
-    return sum(part.share_in(*working) for part in inputs) / total
+    return sum(part.share_in(*WORKING_STATES) for part in inputs) / total
 
 
 def conversion_share(evidence: Evidence) -> float:

@@ -22,7 +22,6 @@ BETWEEN_EPOCHS = "work between epochs"
 OUTLIER_RATIO = 5.0  # a step of this multiple of the median, and
 OUTLIER_S = 0.03  # of this many seconds above it, contains a pause
 RARE = 1 / 3  # share of the steps: what comes after more of them is typical of the loop
-MIN_WORKING_SHARE = 0.7  # share of the time that a device or a thread works, or waits
 
 
 def ledger_of(evidence: Evidence) -> Ledger:
@@ -65,7 +64,8 @@ def ledger_of(evidence: Evidence) -> Ledger:
     body, host = body - beside, host + beside  # the body of a loop holds more than its step
     pause = in_body + in_gap + body_out + gap_out
     wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
-    converted = _converted(evidence, body, period=period)
+    waited = float((wait + start).sum() / period.sum())
+    converted = _converted(evidence, body, period=period, waited=waited)
     parts = (wait, start, converted, body - converted, host, pause)
     return _by_device(Ledger(begin, period, *parts, _joined(named, begin)), evidence)
 
@@ -221,10 +221,10 @@ def _outside_step(
     if not total or not evidence.parts_of("step"):
         return outliers
     native = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK)) / evidence.seconds
-    computes = max(native, evidence.computing) >= MIN_WORKING_SHARE
+    computes = max(native, evidence.computing) >= signals.MOST
     inside = sum(part.share for part in evidence.parts if part.kind != "host")
     for part in evidence.parts_of("host"):
-        waits = part.share_in(LOCK, OTHER) >= MIN_WORKING_SHARE * part.share
+        waits = part.share_in(LOCK, OTHER) >= signals.MOST * part.share
         inside += part.share * (computes and waits)
     found: Floats = outliers * min(1.0, max(0.0, (1 - inside) * period.sum() - named_s) / total)
     return found
@@ -241,22 +241,27 @@ def _gap_parts(
     step, made, host = (
         sum(part.share for part in evidence.parts_of(kind)) for kind in ("step", "input", "host")
     )
-    step = max(0.0, step - float(body.sum() / period.sum()))
+    measured = evidence.loop is not None and evidence.loop.waits != "none"
+    step = max(0.0, step - float(body.sum() / period.sum())) * measured
     made = max(0.0, made - float(wait.sum() / period.sum()))
     total = step + made + host
     if not total:
         return 0.0, 0.0, 1.0
-    measured = evidence.loop is not None and evidence.loop.waits != "none"
     return (step + made * measured) / total, made * (not measured) / total, host / total
 
 
-def _converted(evidence: Evidence, inside: Floats, *, period: Floats) -> Floats:
+def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:
     """Return the time of conversions in each step, the same part of all steps.
 
-    Samples of the loop's thread give that part: a session converts its feed before it runs.
+    Samples of the loop's thread give that part: a session converts its feed before it runs, and
+    loops convert the batches that they receive.
     """
     share = signals.conversion_share(evidence)
+    inputs = evidence.parts_of("input")
+    if evidence.loop is not None and evidence.loop.waits == "exact":
+        converting = sum(part.share for part in inputs if part.copying >= signals.MOST)
+        share += max(0.0, min(converting, sum(part.share for part in inputs) - waited))
     total = float(inside.sum())
     if share < signals.MIN_SHARE or not total:
         return np.zeros(len(inside))
-    return inside * min(signals.MAX_CONVERTED, share * float(period.sum()) / total)
+    return inside * min(1.0, share * float(period.sum()) / total)

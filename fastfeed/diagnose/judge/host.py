@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, Evidence, Task
+from fastfeed.diagnose.judge.signals import MOST
 from fastfeed.diagnose.judge.step_ledger import Ledger
 from fastfeed.probes.places import Place
 
-MOST = 0.5  # share of the time from which overhead, and not computing, characterises a step
 IDLE_POOLS = 0.2  # cores of native pools beside one of the thread: the pools compute no step
 MANY_PLACES = 5.0  # an eager step has samples in dozens of places, one that computes in a few
 

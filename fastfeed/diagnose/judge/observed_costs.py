@@ -30,7 +30,6 @@ from fastfeed.probes.machine_log import SATURATED, Machine
 WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in vain
 # Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
 MIN_FREE_STEPS = 4
-HEAVY_TAIL = 0.8  # share of the waiting in a tenth of the steps
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Observed:
         if self.beside is None or not float(wait.sum()):
             return False
         most = np.sort(wait)[::-1][: max(1, len(wait) // 10)]
-        return float(most.sum()) >= HEAVY_TAIL * float(wait.sum())
+        return float(most.sum()) >= signals.MOST * float(wait.sum())
 
     @property
     def ceiling(self) -> Ceiling:
@@ -210,7 +209,7 @@ def _step(observed: Observed, step_s: float, *, core_s: float, lock_s: float) ->
             cores = observed.evidence.machine.cores
             cpu_s = min(cpu_s, cores * pure * (usual_s + host_s))
     else:  # it waits for what producers have
-        slower_s = min(by_lock + by_cores, signals.MAX_CONVERTED * usual_s)
+        slower_s = min(by_lock + by_cores, usual_s)
         pure *= 1 - slower_s / (usual_s + host_s)
     slowed = observed.slopes(CONTENTION * min(1.0, cpu_s / usual_s), 1.0)
     if not alone and core_s:

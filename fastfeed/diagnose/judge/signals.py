@@ -19,7 +19,7 @@ from fastfeed.probes.lock import CONTENDED_S, LATE_S
 from fastfeed.probes.machine_log import SATURATED
 from fastfeed.steps.timeline import Leaf
 
-MAX_CONVERTED = 0.98  # share of a step: the most that conversions of its input take
+MOST = 0.5  # share from which a part characterises the whole
 # Share of the time from which a loss counts. All losses are held to the threshold of starvation.
 MIN_SHARE = INPUT_BOUND
 SEVERAL_THREADS = 1.2  # threads at work at once, and cores that as many use beside one lock

@@ -42,18 +42,14 @@ LIBRARY = Place("call", "framework.py", 7, users=False)
 READS = [Place("row", "rows.py", line, users=True) for line in (3, 4, 5)]
 
 
-def test_work_between_the_steps_is_named_and_gains_what_it_took() -> None:
-    journal = Place("journal", "train.py", 12, users=True)
+def test_a_callback_of_every_step_is_named_and_gains_what_it_took() -> None:
     loop = loop_of([0.01] * 100, 30.0)
     marks = [Mark("callback", s.begin_s + 0.002, s.end_s - 0.001, "Journal") for s in loop.steps]
-    own = trainer({PYTHON: 1.0}, stacks={(CALL, journal): 90, (CALL, LIBRARY): 10})
-    found = judged(loop, own, marks=marks)
-    assert found.verdict == "step.host"
-    assert "pause.periodic" not in [cause.code for cause in found.causes], "in every step"
-    (best,) = found.recommendations
-    assert best.knob == "every"
-    assert str(journal) in best.change
-    assert best.predicted_speedup == pytest.approx(1 / (1 - 0.99 * 0.9), rel=0.05)
+    found = judged(loop, trainer({PYTHON: 1.0}), marks=marks)
+    assert found.verdict == "pause.periodic"
+    best = found.recommendations[0]
+    assert best.knob == "every" and "Journal" in best.change
+    assert best.predicted_speedup == pytest.approx(1 / (1 - 0.9 * 0.9), rel=0.05)
 
 
 def test_a_line_that_sleeps_is_no_work_of_the_loops_own() -> None:
@@ -78,9 +74,7 @@ def test_a_step_of_many_small_calls_becomes_one_call() -> None:
     loop = loop_of([0.01] * 100, 20.0, buffer=None)
     (best,) = judged(loop, own, parts=ONLY_STEP).recommendations
     assert best.knob == "compile"
-    assert 15 < best.predicted_speedup < 45, (
-        "what is left is a call, and what was no part of the step"
-    )
+    assert best.predicted_speedup == pytest.approx(10, rel=0.05), "a tenth is left"
     assert best.interval[0] < 0.5 * best.predicted_speedup, (
         "nothing that was seen says what a compiled step takes"
     )
@@ -283,9 +277,11 @@ def test_what_another_core_costs_a_step_is_taken_from_the_gain() -> None:
 
 
 def test_what_is_sure_comes_before_greater_gains() -> None:
-    steps = [10.0 if i % 20 else 110.0 for i in range(400)]
-    loop = loop_of([30.0] * 400, steps)
-    marks = [Mark("checkpoint", one.end_s - 0.1, one.end_s) for one in loop.steps[::20]]
-    found = judged(loop, trainer(), *producers(2, {SLEEP: 1.0}), marks=marks)
+    steps = [10.0 if i % 20 else 30.0 for i in range(400)]
+    loop = loop_of([0.01] * 400, steps)
+    marks = [Mark("checkpoint", one.end_s - 0.02, one.end_s) for one in loop.steps[::20]]
+    own = trainer({NATIVE: 0.94, RUNNABLE: 0.06}, queued_s=3.0)
+    loud = replace(MACHINE, other_cpu=1.1, own_cpu=0.64, runnable=0.94)
+    found = judged(loop, own, marks=marks, machine=loud)
     kinds = [bool(one.untested) for one in found.recommendations]
     assert kinds == sorted(kinds) and kinds[0] is False and True in kinds

@@ -211,11 +211,11 @@ def advice_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Recommendati
 
     The number of producers is one decision.
     """
-    found: dict[str, Recommendation] = {}
+    found: dict[tuple[str, str], Recommendation] = {}
     for code, _ in shares:
         for one in BY_CODE[code].advise(case, code == shares[0][0]) if code in BY_CODE else ():
-            counts = changes.COUNT_KNOBS if one.knob in changes.COUNT_KNOBS else (one.knob,)
-            if one.predicted_speedup >= changes.MIN_GAIN and not any(k in found for k in counts):
-                found[one.knob] = one
+            counts = one.knob in changes.COUNT_KNOBS
+            if one.predicted_speedup >= changes.MIN_GAIN:
+                found.setdefault(("", "") if counts else (one.knob, one.value), one)
     ranks = {one: (bool(one.untested), -one.predicted_speedup) for one in found.values()}
     return tuple(sorted(ranks, key=lambda one: ranks[one]))

@@ -12,8 +12,7 @@ from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.run.launch import Launch
 from fastfeed.diagnose.run.lifecycle import WatchPlan
-from fastfeed.diagnose.run.observe import DiagnosisObserver, Publisher
-from fastfeed.diagnose.run.report_request import ReportReason
+from fastfeed.diagnose.run.publisher import Publisher
 from fastfeed.diagnose.run.script import in_feed
 from fastfeed.errors import OptionError, StateError
 from fastfeed.steps.recorder import site_of
@@ -51,8 +50,7 @@ class BlockDiagnosis:
                 "leave one of them out"
             )
         self.name = site_of(sys._getframe(1))
-        self._observer = DiagnosisObserver(Publisher(self._keep))
-        self._launch = Launch(self, plan=self._plan, observer=self._observer)
+        self._launch = Launch(self, plan=self._plan, publisher=Publisher(self._keep))
         self._launch.begin()
         return self
 
@@ -61,9 +59,8 @@ class BlockDiagnosis:
         # Ctrl-C comes while the loop waits, and ends the producers, too
         self.crashed_in_feed = isinstance(error, Exception) and in_feed(error)
         try:
-            self._launch.finish(ReportReason.CRASH if self.crashed else ReportReason.END)
+            self._launch.finish()
         finally:
-            self._observer.stop()
             self._launch.close()
 
     @property

@@ -20,6 +20,7 @@ from fastfeed.diagnose.hooks.child_exits import dead_process
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.lifecycle import STALL_PERIODS
 from fastfeed.probes import procfs
+from fastfeed.probes.machine_log import one_core
 from fastfeed.probes.pyspy import MAX_SAMPLED_CHILDREN, dump
 from fastfeed.steps.timeline import Loop
 
@@ -56,7 +57,6 @@ class FeedStall:
     """
 
     proven: bool
-    waited_s: float
     died: tuple[DeadProducer, ...]
 
 
@@ -70,8 +70,6 @@ class Watchdog:
         self._log = log
         self._thread = thread  # of the script
         self._dead_s = dead_s
-        # by thread: its position, and since when it is there
-        self._positions: dict[int, tuple[Any, float]] = {}
         self._names: dict[int, str] = {}  # of the threads that were alive at the last step
         self._zombies: set[int] = set()
         self._cpu: list[tuple[float, float]] = []
@@ -83,14 +81,12 @@ class Watchdog:
         The checked thread is that of the loop, or the script's own if no loop is known.
         """
         thread = self._thread if loop is None else loop.thread
-        last_s = loop.steps[-1].end_s if loop is not None else None
         frames = {n: f for n, f in sys._current_frames().items() if n not in self._log.ours}
-        self._track(frames, now_s)
         waits = _is_waiting(frames.get(thread))
-        since_s = self._log.waiting.get(thread, self._positions[thread][1] if waits else None)
         if waits and thread in self._log.waiting:
             self._log.elsewhere.add(thread)
-        stall_s = 0.0 if since_s is None else now_s - max(since_s, last_s or since_s)
+        last_s = loop.steps[-1].end_s if loop is not None else 0.0
+        stall_s = now_s - max(self._log.waiting.get(thread, now_s), last_s)
         if stall_s < QUIET_S:
             self._names = {t.ident: t.name for t in threading.enumerate() if t.ident is not None}
             self._cpu.clear()
@@ -99,8 +95,8 @@ class Watchdog:
         children = _find_children()
         self._find_zombies(children)
         self._cpu.append((now_s, _cpu_s(children)))
-        in_pool = _is_library_in(frames.get(thread), POOL_FILE)
-        lost = LOST_WORK if in_pool and self._lost_process() else ""
+        codes = {dead.exit_code for dead in self._log.died} - {None, -signal.SIGTERM}
+        lost = LOST_WORK if codes and _is_in_pool(frames.get(thread)) else ""
         # The other workers of a pool continue with the next items, but that does not end the wait.
         least_s = max(self._dead_s, DEAD_PERIODS * _period_s(loop))
         if stall_s < least_s or (self._is_busy() and not lost):
@@ -116,12 +112,12 @@ class Watchdog:
             for dead in self._log.died
         )
         if died and alone and waits:
-            return FeedStall(True, stall_s, died)
+            return FeedStall(True, died)
         # The first batch may take long.
         if not died and (loop is None or stall_s < STALL_PERIODS * _period_s(loop)):
             return None
         died += *self._describe_threads(thread, others), *self._describe_processes(children)
-        return FeedStall(False, stall_s, died or (NO_PRODUCER,))
+        return FeedStall(False, died or (NO_PRODUCER,))
 
     def deaths(self, interrupted_s: float = float("inf")) -> tuple[DeadProducer, ...]:
         """Return the threads and processes that ended and were not terminated deliberately.
@@ -135,10 +131,6 @@ class Watchdog:
             if dead.exit_code != -signal.SIGTERM
             and not (dead.time_s > interrupted_s and dead.exit_code in INTERRUPTED_EXITS)
         )
-
-    def _lost_process(self) -> bool:
-        codes = {dead.exit_code for dead in self._log.died}
-        return bool(codes - {None, -signal.SIGTERM})
 
     def _describe_threads(self, thread: int, others: dict[int, FrameType]) -> list[DeadProducer]:
         gone = [
@@ -156,30 +148,17 @@ class Watchdog:
         """Return which child processes have ended, and where the others are."""
         if not self._processes:
             ended = [pid for pid, state in children if state.state == "Z" and not state.status]
+            alive = [pid for pid, state in children if state.state != "Z"]
             self._processes = [
                 _ended(f"process {pid}", "has ended, without an error") for pid in ended
             ]
-            for pid, _ in [child for child in children if child[1].state != "Z"][
-                :MAX_SAMPLED_CHILDREN
-            ]:
-                stack = "\n".join(dump(pid)[SHOWN_FRAMES - 1 :: -1])  # the order of a traceback
-                name = f"process {pid}"
-                self._processes.append(
-                    _blocked(name, stack) if stack else _ended(name, "does nothing")
-                )
+            self._processes += map(_described, alive[:MAX_SAMPLED_CHILDREN])
         return self._processes
-
-    def _track(self, frames: dict[int, FrameType], now_s: float) -> None:
-        for thread, frame in frames.items():
-            inner = _user_frame(frame) or frame
-            position = (id(inner), inner.f_lasti)
-            if thread not in self._positions or self._positions[thread][0] != position:
-                self._positions[thread] = (position, now_s)
 
     def _is_busy(self) -> bool:
         """Return True if the processes of the script use CPU time."""
         (first_s, first), (last_s, last) = self._cpu[-BUSY_CHECKS:][0], self._cpu[-1]
-        return last_s <= first_s or (last - first) / (last_s - first_s) > BUSY_CORES
+        return last_s <= first_s or (last - first) / (last_s - first_s) > BUSY_CORES * one_core()
 
     def _find_zombies(self, children: list[ChildState]) -> None:
         for pid, state in children:
@@ -235,6 +214,13 @@ def _blocked(name: str, stack: str) -> DeadProducer:
     return DeadProducer(name, f"{name} is at\n{stack}", blocked=True)
 
 
+def _described(pid: int) -> DeadProducer:
+    """Return where a process is."""
+    stack = "\n".join(dump(pid)[SHOWN_FRAMES - 1 :: -1])  # the order of a traceback
+    name = f"process {pid}"
+    return _blocked(name, stack) if stack else _ended(name, "does nothing")
+
+
 def format_stack(frame: FrameType) -> str:
     """Return the innermost lines of a thread's stack, formatted as in a traceback."""
     lines = [line for line in traceback.extract_stack(frame) if line.name not in BOOTSTRAP_NAMES]
@@ -260,10 +246,10 @@ def _is_waiting(frame: FrameType | None) -> bool:
     return any(Path(f).name in WAIT_FILES or f.endswith("client/session.py") for f in files)
 
 
-def _is_library_in(frame: FrameType | None, file: str) -> bool:
-    """Return True if a frame below the script's own code is in this file."""
+def _is_in_pool(frame: FrameType | None) -> bool:
+    """Return True if the script's code has called a function of a pool of multiprocessing."""
     files = (one.f_code.co_filename.replace(os.sep, "/") for one in _library_frames(frame))
-    return any(name.endswith(file) for name in files)
+    return any(name.endswith(POOL_FILE) for name in files)
 
 
 def _user_frame(frame: FrameType) -> FrameType | None:

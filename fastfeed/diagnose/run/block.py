@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.run.launch import Launch
 from fastfeed.diagnose.run.lifecycle import WatchPlan
 from fastfeed.diagnose.run.publisher import Publisher
@@ -44,14 +43,10 @@ class BlockDiagnosis:
 
     def __enter__(self) -> BlockDiagnosis:
         """Install the hooks. Raise OptionError if this process is under diagnosis already."""
-        if any(isinstance(finder, ImportHooks) for finder in sys.meta_path):
-            raise OptionError(
-                "this process is under diagnosis already, by fastfeed diagnose or another block: "
-                "leave one of them out"
-            )
         self.name = site_of(sys._getframe(1))
-        self._launch = Launch(self, plan=self._plan, publisher=Publisher(self._keep))
-        self._launch.begin()
+        launch = Launch(self, plan=self._plan, publisher=Publisher(self._keep))
+        launch.begin()
+        self._launch = launch
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:

@@ -38,6 +38,7 @@ from fastfeed.diagnose.run.publisher import Publisher
 from fastfeed.diagnose.run.script import EXIT_INTERRUPTED, Script
 from fastfeed.diagnose.run.training_children import TrainingChildren, merged
 from fastfeed.diagnose.run.watchdog import FeedStall, Watchdog, record_thread_deaths
+from fastfeed.errors import OptionError
 from fastfeed.probes.family import descendants
 from fastfeed.steps.timeline import Timeline
 
@@ -48,6 +49,7 @@ BLOCK_STOP_S = 2.0  # for a block of interventions that is to end
 STOP_LIMIT_S = 20.0  # after which it ends, whatever its interpreter does
 REPORT_WAIT_S = 30.0  # most that the end of the script waits for a report in progress
 DEAD_WAIT_S = 5.0  # without a step: a feed that was found blocked still is
+UNOBSERVED_PROCESS = threading.Lock()  # held by the one diagnosis of this process
 MEASURING, REPORTING = "measuring", "the report"  # what failed
 
 
@@ -110,14 +112,22 @@ class Launch:
         self._told_unseen = False
         self._ending = threading.Lock()  # the script ends by itself, or is stopped
         self._code: int | None = None
-        self._ended_s: float | None = None  # when the script ended
+        self._ended = False
         self._stopping = False  # the script is to end because of the report
         self._imports = ImportHooks(self.log)
         self._undo: list[Undo] = []
         self._exit: Callable[[int], None] = os._exit
 
     def begin(self) -> None:
-        """Observe from here on what this process does."""
+        """Observe from here on what this process does.
+
+        Raise OptionError if it is under diagnosis already.
+        """
+        if not UNOBSERVED_PROCESS.acquire(blocking=False):
+            raise OptionError(
+                "this process is under diagnosis already, by fastfeed diagnose or another block, "
+                "of this thread or another one: leave one of them out"
+            )
         self._install()
         self._guard(lambda: self._collector.watch(self.log), MEASURING)
         self._observing.start()
@@ -129,7 +139,7 @@ class Launch:
             self._code = script()
         finally:
             with self._ending:
-                self._ended_s = time.perf_counter()
+                self._ended = True
         return self._code
 
     def at_exit(self) -> None:
@@ -157,7 +167,7 @@ class Launch:
             if not self._life.over:
                 now_s = time.perf_counter()
                 self._life.update(now_s)
-                self._conclude(short=self._life.short(now_s))
+                self._conclude(short=self._life.short(now_s, self._interventions.results()))
         finally:
             self._reporting.release()
             self._observing.stop()
@@ -166,14 +176,16 @@ class Launch:
     def close(self) -> None:
         """Undo all patches, for a process that continues."""
         self.log.stop()
-        self._intervening.stop(join_s=BLOCK_STOP_S)
-        self._interventions.helper.close()
-        self._observing.stop(join_s=SCRIPT_STOP_S)
-        self._collector.stop()
+        if os.getpid() == self._pid:  # a forked child has none of the threads
+            self._intervening.stop(join_s=BLOCK_STOP_S)
+            self._interventions.helper.close()
+            self._observing.stop(join_s=SCRIPT_STOP_S)
+            self._collector.stop()
+            self._children.stop()
         self._imports.undo()
-        self._children.stop()
         atexit.unregister(self.at_exit)
         undo_all(self._undo)()
+        UNOBSERVED_PROCESS.release()
 
     def _install(self) -> None:
         # The threads belong to the diagnosis and do not exist in the child.
@@ -315,17 +327,13 @@ class Launch:
 
     def _deaths(self) -> tuple[DeadProducer, ...]:
         """Return what the feed died of, as far as it is known at the end."""
-        stall = self._stall
-        if not self._script.crashed:
-            return stall.died if stall and self._waiting_s() >= DEAD_WAIT_S else ()
-        if not self._script.crashed_in_feed:
-            return ()
-        if self._code != EXIT_INTERRUPTED or self._ended_s is None:
-            return self._watchdog.deaths()
-        died = self._watchdog.deaths(self._ended_s - SCRIPT_STOP_S)
-        loop = self._life.loop
-        stalled = loop is None or self._ended_s - loop.steps[-1].end_s >= self._plan.dead_s
-        return died or (stall.died if stall and stalled else ())
+        interrupted, loop, stall = self._code == EXIT_INTERRUPTED, self._life.loop, self._stall
+        if self._script.crashed and not interrupted:
+            return self._watchdog.deaths() if self._script.crashed_in_feed else ()
+        idle_s = self._waiting_s()
+        if interrupted:  # it waits no more, and its producers have been ended, too
+            idle_s = time.perf_counter() - (loop.steps[-1].end_s if loop else 0.0)
+        return stall.died if stall and idle_s >= min(DEAD_WAIT_S, self._plan.dead_s) else ()
 
     def _guard(self, call: Callable[[], Any], what: str) -> None:
         try:
@@ -343,7 +351,7 @@ class Launch:
     def _stop(self, trainers: list[int]) -> None:
         """End the script as by sys.exit(0), and abruptly what does not end within some seconds."""
         with self._ending:  # it would interrupt the exit of a script that has ended meanwhile
-            if self._ended_s is not None:
+            if self._ended:
                 return
             self._stopping = True
             flush_output()  # the interpreter may not come to it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -9,6 +10,7 @@ from types import FrameType
 
 from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.diagnosis import MIN_STEPS
+from fastfeed.diagnose.evidence import Intervention
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.timeline import Loop
 
@@ -182,17 +184,19 @@ class Lifecycle:
         """Seconds from the first step to the measured time."""
         return 0.0 if self.loop is None else max(0.0, self.start_s - self.loop.steps[0].begin_s)
 
-    def short(self, now_s: float) -> str:
+    def short(self, now_s: float, tried: Sequence[Intervention]) -> str:
         """Return why an end at this time was too early for advice; empty if it was not."""
+        if self.loop is None:
+            return ""
         planned_s, seen_s = self.end_s - self.start_s, now_s - self.start_s
-        tried = any(mark.kind == "experiment" for mark in self.log.timeline.marks)
-        enough = tried or (self._measuring and seen_s >= MIN_WATCHED * planned_s)
-        if self.loop is None or enough:
+        measured = any(one.effect is not None for one in tried)
+        measured = measured or any(step.free for step in self.loop.steps)
+        if measured or (self._measuring and seen_s >= MIN_WATCHED * planned_s):
             return ""
         return (
             f"the watch ended {now_s - self.loop.steps[0].begin_s:.1f} s after the first step, "
-            f"before any experiment, and was to last {self._plan.seconds:g} s; let it run longer, "
-            "or give it fewer seconds"
+            "without a result of any experiment, and was to last "
+            f"{self._plan.seconds:g} s; let it run longer, or give it fewer seconds"
         )
 
     def _has_enough(self, now_s: float, loop: Loop) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -51,7 +52,8 @@ class TrainingChildren:
     """
 
     def __init__(self, plan: WatchPlan, log: HookLog, *, thread: int) -> None:
-        self._folder: Path | None = None  # from the start of the first such child on
+        name = f"fastfeed-diagnose-{secrets.token_hex(8)}"
+        self._folder = Path(tempfile.gettempdir(), name)  # it exists from the first such child on
         self._started: list[int] = []
         self._over = False
         self._plan = plan
@@ -64,7 +66,7 @@ class TrainingChildren:
     @property
     def watched(self) -> bool:
         """True if children were asked to observe their loops."""
-        return self._folder is not None and (self._folder / WATCH).exists()
+        return (self._folder / WATCH).exists()
 
     def install(self) -> Undo:
         """Patch multiprocessing; return a function that undoes it."""
@@ -91,16 +93,16 @@ class TrainingChildren:
         return self.watched
 
     def have_reported(self) -> bool:
-        """Return True if one of them has written its evidence: the others are about as far."""
-        return self._folder is not None and any(self._folder.glob("*" + WRITTEN))
+        """Return True if one that runs has written its evidence: the others are about as far."""
+        return any(map(self._has_written, self.running()))
 
     def collect(self) -> tuple[Recording, ...]:
         """Return the evidence of all children that have seen a loop."""
-        if self._folder is None or not self.watched:
+        if not self.watched:
             return ()
         self._ask(REPORT)
         until_s = time.monotonic() + ANSWER_S
-        while time.monotonic() < until_s and not self._have_answered():
+        while time.monotonic() < until_s and not all(map(self._has_written, self.running())):
             time.sleep(CHILD_POLL_S)
         found = [read_evidence(path) for path in sorted(self._folder.glob("*" + WRITTEN))]
         return tuple(one for one in found if one.evidence.loop and len(one.evidence.loop.steps) > 1)
@@ -113,34 +115,28 @@ class TrainingChildren:
         """Let the children observe nothing from here on."""
         if os.getpid() == self._pid:
             self._over = True
-            if self._folder is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, name: str) -> None:
-        if self._folder is not None:
-            with contextlib.suppress(FileNotFoundError):  # the diagnosis is over
-                (self._folder / name).touch()
+        with contextlib.suppress(FileNotFoundError):  # the diagnosis is over
+            (self._folder / name).touch()
 
-    def _have_answered(self) -> bool:
-        written = {path.stem for path in self._folder.glob("*" + WRITTEN)} if self._folder else ()
-        return all(str(pid) in written for pid in self.running())
+    def _has_written(self, pid: int) -> bool:
+        return (self._folder / f"{pid}{WRITTEN}").exists()
 
     def _wrap_start(self, original: Any) -> Any:
         @functools.wraps(original)
         def start(one: Any) -> Any:
             if os.getpid() != self._pid or self._over or not runs_users_code(one):
                 return original(one)
-            if self._folder is None:
-                with contextlib.suppress(OSError):  # no room for it: children are not seen
-                    self._folder = Path(tempfile.mkdtemp(prefix="fastfeed-diagnose-"))
-            if self._folder is None:
-                return original(one)
+            with contextlib.suppress(OSError):  # no room for it: children are not seen
+                self._folder.mkdir(mode=0o700, exist_ok=True)
             one.run = ObservedRun(one, self._log, plan=self._plan, folder=self._folder)
             try:
-                return original(one)
+                original(one)
+                self._started.append(one.pid)
             finally:
                 del one.run
-                self._started += [one.pid] if one.pid else []
 
         return start
 

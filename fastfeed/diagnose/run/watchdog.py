@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,7 @@ from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.child_exits import dead_process
 from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import Undo, patch
 from fastfeed.diagnose.run.lifecycle import STALL_PERIODS
 from fastfeed.probes import procfs
 from fastfeed.probes.machine_log import one_core
@@ -37,13 +38,12 @@ WAIT_FILES = (
     "_base.py",
 )
 SHOWN_FRAMES = 8  # of a stack, the innermost
-# Exit codes of a worker whose process group is interrupted.
-INTERRUPTED_EXITS = (-signal.SIGINT, 1)
 POOL_FILE = "multiprocessing/pool.py"
 LOST_WORK = "; a Pool never returns the result that a killed worker was computing"
 NO_PRODUCER = DeadProducer(
     "", "the script has no other thread and no child process that could produce a batch"
 )
+THREAD_END = "_make_invoke_excepthook"  # of threading: makes what is called with the exception
 BOOTSTRAP_NAMES = ("_bootstrap", "_bootstrap_inner")  # outermost functions of every thread
 ChildState = tuple[int, procfs.Stat]  # its pid, and its stat file
 
@@ -119,18 +119,10 @@ class Watchdog:
         died += *self._describe_threads(thread, others), *self._describe_processes(children)
         return FeedStall(False, died or (NO_PRODUCER,))
 
-    def deaths(self, interrupted_s: float = float("inf")) -> tuple[DeadProducer, ...]:
-        """Return the threads and processes that ended and were not terminated deliberately.
-
-        Ends by a Ctrl-C count as deliberate after `interrupted_s`, its time.
-        """
+    def deaths(self) -> tuple[DeadProducer, ...]:
+        """Return the threads and processes that ended and were not terminated deliberately."""
         self._find_zombies(_find_children())
-        return tuple(
-            dead
-            for dead in self._log.died
-            if dead.exit_code != -signal.SIGTERM
-            and not (dead.time_s > interrupted_s and dead.exit_code in INTERRUPTED_EXITS)
-        )
+        return tuple(dead for dead in self._log.died if dead.exit_code != -signal.SIGTERM)
 
     def _describe_threads(self, thread: int, others: dict[int, FrameType]) -> list[DeadProducer]:
         gone = [
@@ -168,42 +160,34 @@ class Watchdog:
                 self._log.saw_death(dead_process(pid, os.waitstatus_to_exitcode(status)))
 
 
-def record_thread_deaths(log: HookLog) -> Callable[[], None]:
+def record_thread_deaths(log: HookLog) -> Undo:
     """Record every exception that ends a thread; return a function that undoes the patch.
 
     The script may handle the exception as it likes.
     """
-    private: Any = threading
-    original = getattr(private, "_make_invoke_excepthook", None)
-    if original is None:  # an unknown version of Python
+
+    def wrap(original: Any) -> Any:
+        def make() -> Any:
+            invoke = original()
+
+            def record(thread: threading.Thread) -> None:
+                kind, error, at = sys.exc_info()
+                if log.active and kind is not None and not issubclass(kind, SystemExit):
+                    while at and at.tb_next and not is_users_code(at.tb_frame.f_code):
+                        at = at.tb_next
+                    text = "".join(traceback.format_exception(kind, error, at)).rstrip()
+                    log.saw_death(_ended(f"thread {thread.name}", f"ended:\n{text}"))
+                    log.deaths[threading.get_native_id()] = thread.name, text
+                invoke(thread)
+
+            return record
+
+        return make
+
+    if not hasattr(threading, THREAD_END):
         log.failed("exceptions that end threads", "this version of Python is not supported")
         return lambda: None
-
-    def make() -> Any:
-        invoke = original()
-
-        def record(thread: threading.Thread) -> None:
-            kind, error, at = sys.exc_info()
-            if log.active and kind is not None and not issubclass(kind, SystemExit):
-                while (
-                    at is not None
-                    and at.tb_next is not None
-                    and not is_users_code(at.tb_frame.f_code)
-                ):
-                    at = at.tb_next
-                text = "".join(traceback.format_exception(kind, error, at)).rstrip()
-                log.saw_death(_ended(f"thread {thread.name}", f"ended:\n{text}"))
-                log.deaths[threading.get_native_id()] = thread.name, text
-            invoke(thread)
-
-        return record
-
-    private._make_invoke_excepthook = make
-
-    def undo() -> None:
-        private._make_invoke_excepthook = original
-
-    return undo
+    return patch(threading, THREAD_END, wrap=wrap)
 
 
 def _ended(name: str, how: str) -> DeadProducer:

@@ -163,6 +163,22 @@ def test_two_watches_of_one_job(
     until(lambda: not pyspy.watchers_of(job.pid), "the end of the helper")
 
 
+def test_a_watch_of_a_script_under_diagnosis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--pid` beside `fastfeed diagnose -- train.py`: the second goes on, and says so."""
+    if not pyspy.find():
+        pytest.skip("the helper of py-spy shows the first")
+    monkeypatch.setattr(job_sampler, "PySpy", Folded)
+    (tmp_path / "train.py").write_text(JOB)
+    words = "from fastfeed.cli import main; main()", "diagnose", "--", str(tmp_path / "train.py")
+    seen: list[Evidence] = []
+    publisher = Publisher(lambda diagnosis, written: seen.append(diagnosis.evidence))
+    with running(sys.executable, "-c", *words) as one:
+        watch_job(one.pid, seconds=0.1, publisher=publisher)
+    assert ANOTHER_DIAGNOSIS.format(pid=one.pid) in seen[0].missing
+
+
 @pytest.mark.slow
 def test_the_command_from_end_to_end(job: subprocess.Popen[bytes], tmp_path: Path) -> None:
     told, page, kept = tmp_path / "told.json", tmp_path / "page.html", tmp_path / "kept.gz"

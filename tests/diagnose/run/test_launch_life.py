@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastfeed.diagnose.evidence import Intervention
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.lifecycle import (
     GRACE_S,
@@ -170,3 +171,20 @@ def test_the_scripts_own_thread_comes_first() -> None:
     train = stepped(context, "train", to_s=113.0)
     found.update(115.0)
     assert found.loop is train
+
+
+def test_a_watch_without_an_experiment_is_short_until_half_of_it_is_over() -> None:
+    found, context = life()
+    assert found.short(109.0, ()) == "", "there is no loop"
+    stepped(context, "train", to_s=111.0)
+    found.update(111.0)
+    assert "ended 1.0 s after the first step" in found.short(111.0, ()), "in the warm-up"
+    stepped(context, "train", to_s=112.2)
+    assert found.update(112.2) == Due.MEASURE
+    half_s = (found.start_s + found.end_s) / 2
+    unknown, known = Intervention("cores", 1.0), Intervention("cores", 1.0, 0.1, (0.0, 0.2))
+    assert "was to last 20 s" in found.short(half_s - 0.1, (unknown,))
+    assert found.short(half_s, ()) == found.short(114.0, (unknown, known)) == ""
+    loop = context.timeline.loops["train"]
+    loop.steps.append(Step(112.3, 112.4, 0.0, free=True))
+    assert found.short(114.0, ()) == "", "a burst"

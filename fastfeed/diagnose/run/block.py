@@ -13,7 +13,7 @@ from fastfeed.diagnose.run.launch import Launch
 from fastfeed.diagnose.run.lifecycle import WatchPlan
 from fastfeed.diagnose.run.publisher import Publisher
 from fastfeed.diagnose.run.script import in_feed
-from fastfeed.errors import OptionError, StateError
+from fastfeed.errors import StateError
 from fastfeed.steps.recorder import site_of
 
 NEVER_DEAD_S = 1e9  # a process that goes on after the block is not ended because its feed is dead
@@ -32,10 +32,6 @@ class BlockDiagnosis:
     def __init__(
         self, *, seconds: float = 20.0, warmup: float = 2.0, experiments: bool = True
     ) -> None:
-        if not 0 <= warmup < seconds:
-            raise OptionError(
-                f"warmup is a part of seconds, {seconds:g}: it must be shorter, got {warmup:g}"
-            )
         self._plan = WatchPlan(seconds, warmup, experiments=experiments, dead_s=NEVER_DEAD_S)
         self._found: Diagnosis | None = None
         self.name = ""  # of the block, in the report

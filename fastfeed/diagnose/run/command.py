@@ -43,10 +43,6 @@ def diagnose(
 
     Raise OptionError for a bad option, or if there is no such script.
     """
-    if warmup >= seconds:
-        raise OptionError(
-            f"--warmup is part of --seconds: it must be less than {seconds:g}, got {warmup:g}"
-        )
     plan = WatchPlan(seconds, warmup, experiments=not no_experiments, stop=stop)
     publisher = Publisher(_nothing if rank_of() else _show, anonymous=anonymous, **files)
     return run(list(script), plan=plan, publisher=publisher)

@@ -201,7 +201,7 @@ class Launch:
         atexit.register(self.at_exit)
         self._undo += [
             record_thread_deaths(self.log),
-            call_before(os, "_exit", action=lambda *_: self.finish()),
+            call_before(os, "_exit", action=lambda *_, **__: self.finish()),
             self._children.install(),
         ]
         launch = weakref.ref(self)

@@ -12,6 +12,7 @@ from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.diagnosis import MIN_STEPS
 from fastfeed.diagnose.evidence import Intervention
 from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.errors import OptionError
 from fastfeed.steps.timeline import Loop
 
 WARMUP_STEPS = 5  # or half of the planned time, if steps are slower
@@ -34,7 +35,8 @@ class WatchPlan:
     `seconds`: from the first step to the report, including `warmup_s`, which is not measured;
     without a step, from the end of the script's imports. The report is at most GRACE_S later.
     `experiments`: some steps may get their input ahead of time. `stop`: the script ends with the
-    report. `dead_s`: least time without a step before a feed can be reported dead.
+    report. `dead_s`: least time without a step before a feed can be reported dead. Raise
+    OptionError for a warm-up that is not shorter than all.
     """
 
     seconds: float = 20.0
@@ -42,6 +44,13 @@ class WatchPlan:
     experiments: bool = True
     stop: bool = False
     dead_s: float = 8.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup_s < self.seconds:
+            raise OptionError(
+                f"the warm-up is a part of the {self.seconds:g} seconds and must be shorter: lower "
+                f"warmup (--warmup), which is {self.warmup_s:g}, or raise seconds (--seconds)"
+            )
 
 
 class Due(Enum):
@@ -87,9 +96,9 @@ class Lifecycle:
 
         `importing`: the script is importing a library.
         """
-        loop = self.choose_loop(now_s)
         if self.over:
             return Due.NOTHING
+        loop = self.choose_loop(now_s)
         if loop is None:
             return self._update_without_loop(now_s, importing=importing)
         first_s = loop.steps[0].end_s

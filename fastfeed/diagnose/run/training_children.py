@@ -194,7 +194,6 @@ class ChildObservation:
         thread = threading.main_thread().ident or 0
         self._life = Lifecycle(plan, log, begin_s=time.perf_counter(), thread=thread)
         self._collector: EvidenceCollector | None = None  # from the question on
-        self._written = threading.Lock()
         self._thread = HiddenThread(log, self._observe, name="observing a child process")
 
     def start(self) -> None:
@@ -202,10 +201,9 @@ class ChildObservation:
         self._thread.start()
 
     def finish(self) -> None:
-        """Write the evidence at the end of the child's work; not in a child that it has forked."""
-        if os.getpid() == self._pid:
-            self._thread.stop()
-            self._write()
+        """Have the evidence written at the end of the child's work, if it was asked for."""
+        if os.getpid() == self._pid:  # a child that it has forked has no such thread
+            self._thread.stop(join_s=ANSWER_S)
 
     def _observe(self) -> None:
         while self._thread.pause(CHILD_POLL_S if self._collector else UNASKED_POLL_S):
@@ -228,9 +226,9 @@ class ChildObservation:
         self._write()
 
     def _write(self) -> None:
-        """Write the evidence once, and observe nothing from here on."""
+        """Write the evidence, and observe nothing from here on."""
         self._log.stop()
-        if self._collector is None or not self._written.acquire(False):
+        if self._collector is None:
             return
         found = self._collector.evidence(self._life)
         self._collector.stop()

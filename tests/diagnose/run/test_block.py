@@ -128,7 +128,7 @@ def test_one_after_the_other() -> None:
 
 def test_bad_input() -> None:
     for warmup in (-1.0, 3.0, float("nan")):
-        with pytest.raises(OptionError, match="warmup is a part of seconds"):
+        with pytest.raises(OptionError, match="the warm-up is a part of the 3 seconds"):
             fastfeed.diagnose(seconds=3.0, warmup=warmup)
     report = fastfeed.diagnose()
     for call in (report.json, lambda: report.diagnosis):

@@ -204,6 +204,8 @@ class Evidence:
     them. `missing`: what could not be measured. `overhead_s`: CPU seconds of the diagnosis.
     `first_batch_s`: from the loop's start to its first step. `children`: the processes that train,
     if the script itself does not; all else is about the loop of one of them, of median speed.
+    `stepless`: why no step can have been seen, and `short`: why the watch was too short for advice;
+    empty if it is not so.
     """
 
     loop: Loop | None
@@ -227,6 +229,8 @@ class Evidence:
     hint: MarkHint | None = None  # if too few steps were seen
     children: tuple[ChildRate, ...] = ()
     interventions: tuple[Intervention, ...] = ()
+    stepless: str = ""
+    short: str = ""
 
     @property
     def seconds(self) -> float:

@@ -130,6 +130,11 @@ def quota() -> float | None:
     return int(words[0]) / int(words[1]) if limited else None
 
 
+def one_core() -> float:
+    """Return the cores that one thread can have: less than 1 if the quota is."""
+    return min(1.0, quota() or 1.0)
+
+
 def pools_of(modules: Mapping[str, ModuleType | Any]) -> dict[str, int]:
     """Return the number of threads by library, as those of `modules` report it."""
     found: dict[str, int] = {}

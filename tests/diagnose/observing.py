@@ -1,22 +1,23 @@
-"""An observer that prints its calls on stderr, in lines that begin with SAID; and scripts that run
-under it."""
+"""A collector and a publisher that print on stderr, in lines that begin with SAID, how a diagnosis
+calls them; and scripts that run under it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from fastfeed.diagnose.evidence import Evidence
+from fastfeed.diagnose.evidence_file import Recording
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.run.launch import (
-    ReportReason,
-    ReportRequest,
-    WatchPlan,
-    run,
-)
+from fastfeed.diagnose.run.launch import Launch
+from fastfeed.diagnose.run.lifecycle import Lifecycle, WatchPlan
+from fastfeed.diagnose.run.script import Script
+from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import Loop
 
 SAID = "fastfeed-said: "
@@ -27,51 +28,74 @@ DRIVER = (
 )
 
 
-class PrintingObserver:
-    """Prints what a diagnosis calls it with."""
+class Printing:
+    """A collector without samples, which finds a loop in them at the second search; and the
+    publisher of what it collects."""
 
-    def watch(self, context: HookLog) -> None:
-        self.context = context
+    searches = 0
 
-    def measure(self, start_s: float) -> None:
-        self._say({"measure": start_s})
+    def watch(self, log: HookLog) -> None:
+        """There is nothing to start."""
+
+    def measure(self) -> None:
+        self._say({"measure": True})
+
+    def search(self, now_s: float) -> None:
+        """There is nothing to search in."""
+
+    def sees_loop(self) -> bool:
+        self.searches += 1
+        return self.searches > 1
 
     def only_takes(self, loop: Loop) -> bool:
         return False
 
-    def report(self, request: ReportRequest) -> bool:
-        """Report a script without a loop only at the second request."""
-        self.asked = getattr(self, "asked", 0) + (request.reason == ReportReason.STEPLESS)
-        loop = request.loop
+    def evidence(self, life: Lifecycle) -> Evidence:
+        marks, missing = tuple(life.log.timeline.marks), tuple(life.log.missing)
+        times = life.start_s, time.perf_counter()
+        return Evidence(life.seen_loop, marks, (), Machine(1), *times, missing=missing)
+
+    def stop(self) -> None:
+        self._say({"stop": True})
+
+    def report(self, recording: Recording, *, rank: int | None = None) -> None:
+        found = recording.evidence
+        loop, steps = found.loop, found.loop.steps if found.loop else []
         self._say(
             {
-                "report": request.reason.value,
+                "report": recording.script,
                 "loop": None if loop is None else [loop.kind, loop.where, loop.waits, loop.buffer],
-                "steps": 0 if loop is None else len(loop.steps),
-                "free": 0 if loop is None else sum(step.free for step in loop.steps),
-                "marks": [mark.kind for mark in request.timeline.marks],
-                "died": [dead.text for dead in request.died],
-                "missing": request.missing,
+                "steps": len(steps),
+                "marks": [mark.kind for mark in found.marks],
+                "died": [dead.text for dead in recording.died],
+                "missing": found.missing,
+                "short": found.short,
             }
         )
-        return request.reason != ReportReason.STEPLESS or self.asked == 2
 
     @staticmethod
     def _say(what: dict[str, Any]) -> None:
         sys.stderr.write(f"{SAID}{json.dumps(what)}\n")
 
 
+def launched(words: list[str], plan: WatchPlan, *, printing: Printing) -> tuple[Launch, Script]:
+    """Return what `fastfeed diagnose -- words` launches, with this collector and publisher."""
+    script, both = Script(words), cast(Any, printing)
+    return Launch(script, plan=plan, publisher=both, collector=both), script
+
+
 def main(plan: str) -> None:
     """Run what `fastfeed diagnose -- argv` runs, in a process of its own."""
     del sys.path[0]
-    sys.exit(run(sys.argv[1:], plan=WatchPlan(**json.loads(plan)), observer=PrintingObserver()))
+    launch, script = launched(sys.argv[1:], WatchPlan(**json.loads(plan)), printing=Printing())
+    sys.exit(launch.run(script.run))
 
 
 def observed(
     *words: str, plan: WatchPlan | None = None, **options: Any
 ) -> tuple[int, str, str, list[dict[str, Any]]]:
     """Return the exit code, output and errors of a script under observation, and what was
-    printed."""
+    printed beside them."""
     driver = DRIVER.format(root=str(ROOT), plan=json.dumps(asdict(plan or WatchPlan())))
     code, out, err = ended(sys.executable, "-c", driver, *words, **options)
     lines = err.splitlines(keepends=True)

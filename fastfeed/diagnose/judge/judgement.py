@@ -51,7 +51,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
     if whole is not None:
         speedup, (low, high) = whole.gain(free_input)
         speedup, interval = max(1.0, speedup), (max(1.0, low), max(1.0, high))
-        if not abstained and not died:
+        if not abstained and not died and not evidence.short:
             advice = advice_of(whole, shares)
     safe = tuple(one for one in advice if one.interval[0] >= 1)
     return Diagnosis(
@@ -128,7 +128,7 @@ def _reason_to_abstain(
     """Return why there is no verdict; None if there is one."""
     loop = evidence.loop
     if loop is None:
-        return (
+        return evidence.stepless or (
             "no training step was observed; a verdict needs a loop over batches that is known (a "
             "session, Keras, tf.data, a DataLoader, a FeedRunner) or marked with fastfeed.watch"
         )
@@ -160,6 +160,8 @@ def _reason_to_abstain(
 
 def _no_change(case: Case, speedup: float) -> str:
     """Return why no change is recommended."""
+    if case.evidence.short:
+        return f"No change is advised, because none could be tried: {case.evidence.short}"
     limit = case.feed.limit
     if speedup < MIN_GAIN:
         return (

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.run.launch import Launch
 from fastfeed.diagnose.run.lifecycle import WatchPlan
-from fastfeed.diagnose.run.observe import DiagnosisObserver, Publisher
-from fastfeed.diagnose.run.report_request import ReportReason
+from fastfeed.diagnose.run.publisher import Publisher
 from fastfeed.diagnose.run.script import in_feed
-from fastfeed.errors import OptionError, StateError
+from fastfeed.errors import StateError
 from fastfeed.steps.recorder import site_of
 
 NEVER_DEAD_S = 1e9  # a process that goes on after the block is not ended because its feed is dead
@@ -34,10 +32,6 @@ class BlockDiagnosis:
     def __init__(
         self, *, seconds: float = 20.0, warmup: float = 2.0, experiments: bool = True
     ) -> None:
-        if not 0 <= warmup < seconds:
-            raise OptionError(
-                f"warmup is a part of seconds, {seconds:g}: it must be shorter, got {warmup:g}"
-            )
         self._plan = WatchPlan(seconds, warmup, experiments=experiments, dead_s=NEVER_DEAD_S)
         self._found: Diagnosis | None = None
         self.name = ""  # of the block, in the report
@@ -45,15 +39,10 @@ class BlockDiagnosis:
 
     def __enter__(self) -> BlockDiagnosis:
         """Install the hooks. Raise OptionError if this process is under diagnosis already."""
-        if any(isinstance(finder, ImportHooks) for finder in sys.meta_path):
-            raise OptionError(
-                "this process is under diagnosis already, by fastfeed diagnose or another block: "
-                "leave one of them out"
-            )
         self.name = site_of(sys._getframe(1))
-        self._observer = DiagnosisObserver(Publisher(self._keep))
-        self._launch = Launch(self, plan=self._plan, observer=self._observer)
-        self._launch.begin()
+        launch = Launch(self, plan=self._plan, publisher=Publisher(self._keep))
+        launch.begin()
+        self._launch = launch
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -61,9 +50,8 @@ class BlockDiagnosis:
         # Ctrl-C comes while the loop waits, and ends the producers, too
         self.crashed_in_feed = isinstance(error, Exception) and in_feed(error)
         try:
-            self._launch.finish(ReportReason.CRASH if self.crashed else ReportReason.END)
+            self._launch.finish()
         finally:
-            self._observer.stop()
             self._launch.close()
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
@@ -13,16 +14,14 @@ from fastfeed.diagnose.evidence import MIN_WORK, PRODUCER, Evidence, LoopPart
 from fastfeed.diagnose.hooks.experiments import BURSTS
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.torch_modes import evaluated_in
-from fastfeed.diagnose.run.hidden_thread import HiddenThread
-from fastfeed.diagnose.run.lifecycle import LOOP_TIMEOUT_S
-from fastfeed.diagnose.run.report_request import ReportRequest
+from fastfeed.diagnose.run.lifecycle import LOOP_TIMEOUT_S, Lifecycle
 from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
 from fastfeed.diagnose.sample.remote_tasks import with_remote
 from fastfeed.diagnose.sample.sampler import LineRole, Sampler
 from fastfeed.diagnose.sample.slices import INPUT_KIND, STEP
 from fastfeed.probes.interpreter import CAN_TRACE_LINES
 from fastfeed.probes.lock import CONTENDED_S
-from fastfeed.probes.machine_log import Machine, pools_of
+from fastfeed.probes.machine_log import pools_of
 from fastfeed.steps.timeline import DOSED, Loop, Mark, Step, Timeline
 
 LOOP_SEARCH_S = 1.0
@@ -47,7 +46,7 @@ class EvidenceCollector:
         self._sampler = Sampler()
         self._log: HookLog | None = None
         self._tracker: IterationTracker | None = None
-        self._search: HiddenThread | None = None
+        self._searched_s = time.perf_counter()
         self._stopped = False
 
     def watch(self, log: HookLog) -> None:
@@ -57,16 +56,32 @@ class EvidenceCollector:
         log.contended = self._contended
         self._sampler.start()
         self._sampler.begin(asking=False)
-        self._search = HiddenThread(log, self._search_loop, name="the search for a loop")
-        if CAN_TRACE_LINES:
-            self._search.start()
 
-    def measure(self, start_s: float) -> None:
-        """Start measuring after the warm-up."""
+    def measure(self) -> None:
+        """Start measuring: the warm-up is over, or another loop is the main one."""
         loop = self._log.main if self._log is not None else None
         if loop is not None and loop.kind != SAMPLED:
             self._stop_tracker()
         self._sampler.begin(loop.thread if loop is not None else None)
+
+    def search(self, now_s: float) -> None:
+        """Search for a loop in the samples, once a second until a hook sees one, and track its
+        iterations."""
+        log, tracker = self._log, self._tracker
+        early = not CAN_TRACE_LINES or now_s < self._searched_s + LOOP_SEARCH_S
+        if log is None or self._stopped or early:
+            return
+        self._searched_s = now_s
+        loops = list(log.timeline.loops.values())
+        if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
+            return
+        if tracker and (tracker.given_up or tracker.is_running(LOOP_TIMEOUT_S)):
+            return
+        found = self._sampler.track_iterations(log.timeline)
+        if found is not None and not (tracker and found.tracks_same_loop(tracker)):
+            self._stop_tracker()  # its loop is over: it read files, and now the script trains
+            self._tracker = found
+            found.start()
 
     def sees_loop(self) -> bool:
         """Return True if samples alone tell the steps of a loop apart."""
@@ -84,17 +99,11 @@ class EvidenceCollector:
             part.kind == STEP for part in self._sampler.parts(loop.where or None)
         )
 
-    def machine(self) -> Machine:
-        """Return the use of the machine by this process and its children, and by others."""
-        return self._sampler.machine()
-
     def stop(self) -> None:
         """Stop sampling; it may be called again."""
         if self._stopped:
             return
         self._stopped = True
-        if self._search is not None:
-            self._search.stop(join_s=LOOP_SEARCH_S)
         self._stop_tracker()
         self._sampler.stop()
 
@@ -104,30 +113,14 @@ class EvidenceCollector:
             return BURSTS
         return int(self._sampler.producers_compete)
 
-    def _search_loop(self) -> None:
-        """Search for a loop in the samples, and track its iterations, until a hook sees one."""
-        search, log = self._search, self._log
-        while search and log and search.pause(LOOP_SEARCH_S) and not self._stopped:
-            loops = list(log.timeline.loops.values())
-            if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
-                return
-            tracker = self._tracker
-            if tracker and (tracker.given_up or tracker.is_running(LOOP_TIMEOUT_S)):
-                continue
-            found = self._sampler.track_iterations(log.timeline)
-            if found is not None and not (tracker and found.tracks_same_loop(tracker)):
-                self._stop_tracker()  # its loop is over: it read files, and now the script trains
-                self._tracker = found
-                found.start()
-
     def _stop_tracker(self) -> None:
         if self._tracker is not None:
             self._tracker.stop()
 
-    def evidence(self, request: ReportRequest) -> Evidence:
+    def evidence(self, life: Lifecycle) -> Evidence:
         """Return everything that was observed."""
-        sampler = self._sampler
-        loop = request.loop or sampler.sampled_loop()
+        sampler, log = self._sampler, life.log
+        loop = life.loop or sampler.sampled_loop() or life.seen_loop
         late_s, late_p90_s = sampler.lock_delays()
         first = loop.steps[0] if loop and loop.steps else None
         parts: tuple[LoopPart, ...] = ()
@@ -139,13 +132,11 @@ class EvidenceCollector:
         tasks = sampler.tasks(parts, steps=known)
         if loop is not None and loop.producers is not None:
             tasks = with_remote(tasks, loop.producers())
-        missing = (*request.missing, *sampler.missing, *self._untracked(loop))
-        calls, evaluations = loops_beside(loop, request.timeline, parts=parts)
-        marks = [mark for mark in request.timeline.marks if mark.label not in _acting(parts)]
+        missing = (*log.missing, *sampler.missing, *self._untracked(loop))
+        calls, evaluations = loops_beside(loop, log.timeline, parts=parts)
+        marks = [mark for mark in log.timeline.marks if mark.label not in _acting(parts)]
         for one in evaluations:
             marks += [Mark("evaluation", s.begin_s, s.end_s, one.name) for s in list(one.steps)]
-        machine, wall_s = sampler.machine(), max(1e-9, request.end_s - request.start_s)
-        others = max(0.0, machine.other_cpu - request.dosed_cpu_s / wall_s)
         seen = _with_notes(loop, parts)
         if seen is not None:
             marks = aligned(marks, seen.steps)
@@ -154,22 +145,20 @@ class EvidenceCollector:
             loop=seen,
             marks=tuple(sorted(marks, key=lambda mark: mark.start_s)),
             tasks=tasks,
-            machine=replace(machine, other_cpu=others),
-            start_s=request.start_s,
-            end_s=request.end_s,
+            machine=sampler.machine(),
+            start_s=life.start_s,
+            end_s=time.perf_counter(),
             parts=parts,
             gil_late_s=late_s,
             gil_late_p90_s=late_p90_s,
             pools=pools_of(sys.modules),
             missing=tuple(dict.fromkeys(missing)),
             overhead_s=sampler.overhead_s,
-            first_batch_s=first.begin_s + first.wait_s - request.begin_s if first else None,
-            warmup_s=request.warmup_s,
-            beside=tuple(without_dosed(steps_beside(calls, start_s=request.start_s), marks)),
+            first_batch_s=first.begin_s + first.wait_s - life.begin_s if first else None,
+            warmup_s=life.warmup_s,
+            beside=tuple(without_dosed(steps_beside(calls, start_s=life.start_s), marks)),
             threads=max(1, sum(task.role == PRODUCER for task in tasks)),
-            waiting_now_s=request.waiting_now_s,
             hint=sampler.mark_hint() if loop is None or len(loop.steps) < MIN_STEPS else None,
-            interventions=request.interventions,
         )
 
     def _untracked(self, loop: Loop | None) -> list[str]:

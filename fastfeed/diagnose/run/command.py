@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fastfeed.diagnose.anonymous import anonymised
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence_file import UNREADABLE, damaged, read_evidence
+from fastfeed.diagnose.evidence_file import UNREADABLE, Recording, damaged, read_evidence
 from fastfeed.diagnose.report.terminal import render
-from fastfeed.diagnose.run.attach import watch_job
 from fastfeed.diagnose.run.launch import rank_of, run
 from fastfeed.diagnose.run.lifecycle import WatchPlan
-from fastfeed.diagnose.run.observe import DiagnosisObserver, Publisher
+from fastfeed.diagnose.run.publisher import Publisher
+from fastfeed.diagnose.sample.job_sampler import JobSampler
 from fastfeed.errors import OptionError
+from fastfeed.probes import family, procfs
+from fastfeed.probes.pyspy import watchers_of
 
 REPORTS = ("json", "html", "trace")
+ANOTHER_DIAGNOSIS = (
+    "the job without another diagnosis: one of process {pid} runs, too, and what it costs the job "
+    "is a part of what was seen"
+)
 
 
 def diagnose(
@@ -34,13 +43,9 @@ def diagnose(
 
     Raise OptionError for a bad option, or if there is no such script.
     """
-    if warmup >= seconds:
-        raise OptionError(
-            f"--warmup is part of --seconds: it must be less than {seconds:g}, got {warmup:g}"
-        )
     plan = WatchPlan(seconds, warmup, experiments=not no_experiments, stop=stop)
     publisher = Publisher(_nothing if rank_of() else _show, anonymous=anonymous, **files)
-    return run(list(script), plan=plan, observer=DiagnosisObserver(publisher))
+    return run(list(script), plan=plan, publisher=publisher)
 
 
 def attach(pid: int, *, seconds: float, stop: bool, **options: Any) -> None:
@@ -52,6 +57,20 @@ def attach(pid: int, *, seconds: float, stop: bool, **options: Any) -> None:
         raise OptionError("--stop ends a script that fastfeed has started: leave it out with --pid")
     kept: dict[str, Any] = {name: options[name] for name in (*REPORTS, "evidence", "anonymous")}
     watch_job(pid, seconds=seconds, publisher=Publisher(_show, **kept))
+
+
+def watch_job(pid: int, *, seconds: float, publisher: Publisher) -> None:
+    """Watch a process and its children from outside for some seconds, and report.
+
+    Raise OptionError if it cannot be watched.
+    """
+    name, others = _checked(pid), watchers_of(pid)
+    with contextlib.closing(JobSampler(pid)) as sampler:
+        sampler.run(seconds)
+        found = sampler.evidence()
+    if others:
+        found = replace(found, missing=(*found.missing, ANOTHER_DIAGNOSIS.format(pid=pid)))
+    publisher.report(Recording(found, f"{name} (process {pid})"))
 
 
 def replay(path: Path, *, evidence: Path | None, anonymous: bool, **options: Any) -> None:
@@ -80,3 +99,33 @@ def _show(diagnosis: Diagnosis, written: list[Path]) -> None:
     console.print(render(diagnosis))
     if written:
         console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
+
+
+def _checked(pid: int) -> str:
+    """Return the name of the script that a process runs, else of its program.
+
+    Raise OptionError if it cannot be watched.
+    """
+    if pid == os.getpid():
+        raise OptionError(f"--pid {pid} is this very command: give the pid of the training")
+    stat, process = procfs.stat_of(pid), family.process_of(pid)
+    words = process.command.split()
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except FileNotFoundError:
+        owner = -1
+    if stat.state in ("", "Z") or owner < 0:
+        raise OptionError(
+            f"--pid {pid}: no such process runs; `ps x` and `fastfeed top` list those of yours"
+        )
+    if os.geteuid() not in (0, owner):
+        raise OptionError(
+            f"--pid {pid} ({stat.name}) is a process of another user (uid {owner}): run fastfeed "
+            "as that user, or as root"
+        )
+    if not process.python or not words:
+        raise OptionError(
+            f"--pid {pid} ({stat.name}) runs no Python: give the pid of the interpreter that "
+            "trains, which may be one of its children"
+        )
+    return os.path.basename(next((word for word in words if word.endswith(".py")), words[0]))

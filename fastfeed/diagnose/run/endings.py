@@ -1,5 +1,4 @@
-"""Ends of a process that do not wait for its interpreter, and the clean-up that Python does at
-exit."""
+"""Ends of processes that do not wait for an interpreter, and the clean-up that an exit needs."""
 
 from __future__ import annotations
 
@@ -7,13 +6,14 @@ import contextlib
 import ctypes
 import gc
 import io
+import os
+import signal
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 SIGEV_THREAD = 2  # of signal.h: a timer calls a function in a thread of its own
-NANOSECONDS = 10**9
-END_FUNCTION = "_exit"  # of the C library: it runs no handlers
 
 
 class _TimerEvent(ctypes.Structure):
@@ -38,13 +38,13 @@ def arm_exit(seconds: float, code: int) -> bool:
     library = ctypes.CDLL(None)
     if not hasattr(library, "timer_create"):  # glibc before 2.34 has them in another library
         return False
-    function = ctypes.cast(getattr(library, END_FUNCTION), ctypes.c_void_p).value
+    function = ctypes.cast(library["_exit"], ctypes.c_void_p).value  # it runs no handlers
     event = _TimerEvent(value=code, notify=SIGEV_THREAD, function=function)
     timer = ctypes.c_void_p()
     if library.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
         return False
-    whole, rest = divmod(int(seconds * NANOSECONDS), NANOSECONDS)
-    times = (ctypes.c_long * 4)(0, 0, whole, rest)  # it does not repeat; when it ends
+    # it does not repeat; when it ends, in seconds and nanoseconds
+    times = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
     return not library.timer_settime(timer, 0, times, None)
 
 
@@ -75,3 +75,10 @@ def flush_output() -> None:
             stream.flush()
         except Exception:  # closed, or a pipe without a reader
             continue
+
+
+def end_processes(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> None:
+    """Send a signal to processes."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 from collections.abc import Callable
+from threading import Event
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
 
@@ -19,33 +20,26 @@ class HiddenThread:
         self._log = log
         self._work = work
         self._name = name
-        self._running = _thread.allocate_lock()
-        self._paused = _thread.allocate_lock()
-        self._paused.acquire()
+        self._stopping, self._ended = Event(), Event()
         self.ident = 0
 
     def start(self) -> None:
         """Start the thread."""
-        self._running.acquire()
         self.ident = _thread.start_new_thread(self._run, ())
         self._log.ours.add(self.ident)
 
     def pause(self, seconds: float) -> bool:
         """Wait; return False when the thread is to stop. Called by `work`."""
-        stopped = self._paused.acquire(timeout=seconds)
-        if stopped:
-            self._paused.release()
-        return not stopped
+        return not self._stopping.wait(seconds)
 
     def stop(self, join_s: float = 0.0) -> None:
         """End the current and all later pauses, and wait up to `join_s` seconds for `work` to end.
 
         It may be called repeatedly, and from within the thread.
         """
-        if self._paused.locked():
-            self._paused.release()
-        if self.ident != _thread.get_ident() and self._running.acquire(timeout=join_s):
-            self._running.release()
+        self._stopping.set()
+        if self.ident not in (0, _thread.get_ident()):
+            self._ended.wait(join_s)
 
     def _run(self) -> None:
         try:
@@ -54,4 +48,4 @@ class HiddenThread:
             self._log.failed(self._name, error)
         finally:
             self._log.ours.discard(_thread.get_ident())
-            self._running.release()
+            self._ended.set()

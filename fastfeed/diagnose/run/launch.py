@@ -17,25 +17,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from fastfeed.diagnose.evidence import DeadProducer
+from fastfeed.diagnose.evidence import DeadProducer, Evidence
+from fastfeed.diagnose.evidence_file import Recording
 from fastfeed.diagnose.hooks.experiments import Experiments
-from fastfeed.diagnose.hooks.hook_log import BurstSchedule, HookLog
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
+from fastfeed.diagnose.hooks.patches import Undo, call_before, undo_all
 from fastfeed.diagnose.interventions.schedule import Interventions
+from fastfeed.diagnose.run.collector import EvidenceCollector
 from fastfeed.diagnose.run.endings import (
     arm_exit,
+    end_processes,
     flush_output,
     prepare_hard_exit,
     run_exit_handlers,
 )
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
-from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan, is_importing
-from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
+from fastfeed.diagnose.run.lifecycle import Due, Lifecycle, WatchPlan, is_importing
+from fastfeed.diagnose.run.publisher import Publisher
 from fastfeed.diagnose.run.script import EXIT_INTERRUPTED, Script
-from fastfeed.diagnose.run.training_children import TrainingChildren, end_processes
+from fastfeed.diagnose.run.training_children import TrainingChildren, merged
 from fastfeed.diagnose.run.watchdog import FeedStall, Watchdog, record_thread_deaths
+from fastfeed.errors import OptionError
 from fastfeed.probes.family import descendants
-from fastfeed.steps.timeline import Loop, Timeline
+from fastfeed.steps.timeline import Timeline
 
 END_POLL_S = 0.1
 WATCHDOG_S = 0.5
@@ -43,42 +48,19 @@ SCRIPT_STOP_S = 5.0  # for a script that was asked to stop
 BLOCK_STOP_S = 2.0  # for a block of interventions that is to end
 STOP_LIMIT_S = 20.0  # after which it ends, whatever its interpreter does
 REPORT_WAIT_S = 30.0  # most that the end of the script waits for a report in progress
-WITH_CHILDREN = (
-    ReportReason.END,
-    ReportReason.EXIT,
-    ReportReason.UNSEEN,
-    ReportReason.CHILDREN,
-    ReportReason.CRASH,
-)
+DEAD_WAIT_S = 5.0  # without a step: a feed that was found blocked still is
+UNOBSERVED_PROCESS = threading.Lock()  # held by the one diagnosis of this process
 MEASURING, REPORTING = "measuring", "the report"  # what failed
 
 
-class Observer(Protocol):
-    """Measures a script and reports.
-
-    `watch` is called before the script starts; `measure` when its imports are over, when the
-    warm-up is over, and again if another loop becomes the main one; `report` from any thread.
-    `report` returns False if there was nothing to report, which is allowed only for STEPLESS. Their
-    exceptions are noted and do not reach the script.
-    """
-
-    def watch(self, log: HookLog) -> None: ...
-
-    def measure(self, start_s: float) -> None: ...
-
-    def only_takes(self, loop: Loop) -> bool: ...
-
-    def report(self, request: ReportRequest) -> bool: ...
-
-
-def run(script: Sequence[str], *, plan: WatchPlan, observer: Observer) -> int:
+def run(script: Sequence[str], *, plan: WatchPlan, publisher: Publisher) -> int:
     """Run `script` (the words after `python`) as `__main__` and return its exit code, for sys.exit.
 
     The report of a script that ends early is made at exit, after its threads and its own atexit
     handlers. Raise OptionError if there is no such script.
     """
     found = Script(script)
-    return Launch(found, plan=plan, observer=observer).run(found.run)
+    return Launch(found, plan=plan, publisher=publisher).run(found.run)
 
 
 def rank_of(environ: Any = os.environ) -> int | None:
@@ -99,17 +81,25 @@ class Launch:
     """One script, or a block of one, under observation.
 
     Only patches without effect remain once the report is made. Forked children are not observed.
+    What fails in the observation is noted, and does not reach the script.
     """
 
-    def __init__(self, script: ObservedCode, *, plan: WatchPlan, observer: Observer) -> None:
+    def __init__(
+        self,
+        script: ObservedCode,
+        *,
+        plan: WatchPlan,
+        publisher: Publisher,
+        collector: EvidenceCollector | None = None,
+    ) -> None:
         self._script = script
         self._plan = plan
-        self._observer = observer
+        self._publisher = publisher
+        self._collector = collector or EvidenceCollector()
         self.log = HookLog(Timeline())
         self._pid = os.getpid()
         self._thread = threading.get_ident()
-        self._begin_s = time.perf_counter()
-        self._lifecycle = Lifecycle(plan, self.log, begin_s=self._begin_s, thread=self._thread)
+        self._life = Lifecycle(plan, self.log, begin_s=time.perf_counter(), thread=self._thread)
         self._watchdog = Watchdog(self.log, self._thread, dead_s=plan.dead_s)
         self._observing = HiddenThread(self.log, self._observe, name="observing the script")
         self._interventions = Interventions(self.log)
@@ -117,35 +107,40 @@ class Launch:
             self.log, lambda: self._interventions.run(self._intervening.pause), name="interventions"
         )
         self._children = TrainingChildren(plan, self.log, thread=self._thread)
-        self._told_unseen = False
         self._reporting = threading.RLock()
-        self._reported_stall: FeedStall | None = None
-        self._code: int | None = None
+        self._stall: FeedStall | None = None  # that was reported
+        self._told_unseen = False
         self._ending = threading.Lock()  # the script ends by itself, or is stopped
-        self._ended_s = self._begin_s  # end of the script
-        self._stopped = False  # the script has ended otherwise than by itself
-        self._stopping = False  # because of the report
+        self._code: int | None = None
+        self._ended = False
+        self._stopping = False  # the script is to end because of the report
         self._imports = ImportHooks(self.log)
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Undo] = []
         self._exit: Callable[[int], None] = os._exit
 
     def begin(self) -> None:
-        """Observe from here on what this process does."""
+        """Observe from here on what this process does.
+
+        Raise OptionError if it is under diagnosis already.
+        """
+        if not UNOBSERVED_PROCESS.acquire(blocking=False):
+            raise OptionError(
+                "this process is under diagnosis already, by fastfeed diagnose or another block, "
+                "of this thread or another one: leave one of them out"
+            )
         self._install()
-        self._guard(lambda: self._observer.watch(self.log), MEASURING)
+        self._guard(lambda: self._collector.watch(self.log), MEASURING)
         self._observing.start()
 
     def run(self, script: Callable[[], int]) -> int:
         """Run the script and return its exit code."""
         self.begin()
         try:
-            code = script()
-            with self._ending:
-                self._code = code
+            self._code = script()
         finally:
-            self._stopped = self._stopped or self._code is None
-            self._ended_s = time.perf_counter()
-        return code
+            with self._ending:
+                self._ended = True
+        return self._code
 
     def at_exit(self) -> None:
         """Report if that is still to be done, and end an interrupted script by the signal.
@@ -153,25 +148,26 @@ class Launch:
         The end of the interpreter can hang in threads of a framework that call Python, or abort. A
         script that is stopped does not wait for it.
         """
-        self.finish(ReportReason.CRASH if self._script.crashed else ReportReason.END)
-        if self._code == EXIT_INTERRUPTED and os.getpid() == self._pid:
-            run_exit_handlers()
-            flush_output()
+        self.finish()
+        ends_here = self._code == EXIT_INTERRUPTED or self._stopping
+        if not ends_here or os.getpid() != self._pid:
+            return
+        run_exit_handlers()
+        prepare_hard_exit()
+        if self._code == EXIT_INTERRUPTED:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
-        if self._stopping and os.getpid() == self._pid:
-            run_exit_handlers()
-            prepare_hard_exit()
-            self._exit(self._code or 0)
+        self._exit(self._code or 0)
 
-    def finish(self, reason: ReportReason) -> None:
+    def finish(self) -> None:
         """Report the end of the script, if that is still to be done, and switch every hook off."""
         if os.getpid() != self._pid or not self._reporting.acquire(timeout=REPORT_WAIT_S):
             return
         try:
-            if self._lifecycle.phase != Phase.OVER:
-                self._lifecycle.update(time.perf_counter())
-                self._report_and_finish(reason)
+            if not self._life.over:
+                now_s = time.perf_counter()
+                self._life.update(now_s)
+                self._conclude(short=self._life.short(now_s, self._interventions.results()))
         finally:
             self._reporting.release()
             self._observing.stop()
@@ -180,14 +176,16 @@ class Launch:
     def close(self) -> None:
         """Undo all patches, for a process that continues."""
         self.log.stop()
-        self._intervening.stop(join_s=BLOCK_STOP_S)
-        self._interventions.helper.close()
-        self._observing.stop(join_s=SCRIPT_STOP_S)
+        if os.getpid() == self._pid:  # a forked child has none of the threads
+            self._intervening.stop(join_s=BLOCK_STOP_S)
+            self._interventions.helper.close()
+            self._observing.stop(join_s=SCRIPT_STOP_S)
+            self._collector.stop()
+            self._children.stop()
         self._imports.undo()
-        self._children.stop()
         atexit.unregister(self.at_exit)
-        while self._undo:
-            self._undo.pop()()
+        undo_all(self._undo)()
+        UNOBSERVED_PROCESS.release()
 
     def _install(self) -> None:
         # The threads belong to the diagnosis and do not exist in the child.
@@ -203,42 +201,27 @@ class Launch:
         atexit.register(self.at_exit)
         self._undo += [
             record_thread_deaths(self.log),
-            self._patch_exit(),
+            call_before(os, "_exit", action=lambda *_, **__: self.finish()),
             self._children.install(),
         ]
         launch = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _switch_off(launch()))
         self._imports.start()
 
-    def _patch_exit(self) -> Callable[[], None]:
-        original = self._exit
-
-        def _exit(status: int) -> None:
-            self.finish(ReportReason.EXIT)
-            original(status)
-
-        os._exit = _exit  # type: ignore[assignment]
-
-        def undo() -> None:
-            os._exit = original  # type: ignore[assignment]
-
-        return undo
-
     def _observe(self) -> None:
         """Run the observing thread."""
         watchdog_s = 0.0
-        while self._observing.pause(END_POLL_S):
+        while self._observing.pause(END_POLL_S) and not self._life.over:
             now_s = time.perf_counter()
             with self._reporting:
-                self._advance(now_s)
-            if self._lifecycle.phase == Phase.OVER:
-                break
+                self._guard(lambda: self._advance(time.perf_counter()), MEASURING)
             if now_s - watchdog_s >= WATCHDOG_S:
                 watchdog_s = now_s
-                stall = self._watchdog.check(now_s, self._lifecycle.loop)
-                if stall is not None:
-                    self._handle_stall(stall)
-        trainers = self._children.running() if self._children.watching else []
+                stall = self._watchdog.check(now_s, self._life.loop)
+                with self._reporting:
+                    if stall is not None and not self._life.over:
+                        self._handle_stall(stall)
+        trainers = self._children.running() if self._children.watched else []
         self._children.stop()
         if self._plan.stop:
             self._stop(trainers)
@@ -246,124 +229,115 @@ class Launch:
     def _advance(self, now_s: float) -> None:
         """Do what is due now."""
         importing = is_importing(sys._current_frames().get(self._thread))
-        phase = self._lifecycle.update(now_s, importing=importing)
-        if phase in (Phase.WORKING, Phase.MEASURING):
-            self._measure(phase)
-        elif phase == Phase.REPORTING:
-            self._report_and_finish(ReportReason.TIME)
-        elif phase == Phase.UNSEEN:
+        due = self._life.update(now_s, importing=importing)
+        self._collector.search(now_s)
+        if due == Due.MEASURE:
+            self._measure()
+        elif due == Due.REPORT:
+            self._conclude()
+        elif due == Due.UNSEEN:
             self._report_unseen()
-        elif phase == Phase.SEARCHING and not self._reported_stall:
-            self._report_and_finish(ReportReason.STEPLESS)
-        loop, over = self._lifecycle.loop, self._lifecycle.phase == Phase.OVER
-        if not over and (loop is None or self._only_takes(loop)):
+        elif due == Due.SEARCH and not self._stall and self._collector.sees_loop():
+            self._conclude()
+        loop = self._life.loop
+        if not self._life.over and (loop is None or self._collector.only_takes(loop)):
             if self._children.begin(now_s):
-                self._lifecycle.leave(loop)  # the children may train, whose results it takes
-                self._measure(phase)
-            elif self._children.have_reported(now_s):
-                self._report_and_finish(ReportReason.CHILDREN)
+                # the children may train, whose results it takes
+                self._life.restart(now_s, without=loop)
+                self._measure()
+            elif self._children.have_reported():
+                self._conclude()
 
-    def _only_takes(self, loop: Loop) -> bool:
-        return bool(self._guard(lambda: self._observer.only_takes(loop), MEASURING))
-
-    def _measure(self, phase: Phase) -> None:
-        bursts = self.log.experiments
-        if bursts is not None and phase == Phase.MEASURING:
-            self._guard(lambda: self._plan_experiments(bursts), MEASURING)
-        self._guard(lambda: self._observer.measure(self._lifecycle.start_s), MEASURING)
-
-    def _plan_experiments(self, bursts: BurstSchedule) -> None:
-        life = self._lifecycle
-        bursts.plan(life.start_s, life.end_s)
-        if life.loop is not None and rank_of() is None:
-            self._interventions.plan(life.start_s, life.end_s, loop=life.loop)
-            if not self._intervening.ident:
-                self._intervening.start()
-
-    def _report_unseen(self) -> None:
-        """Report what the script did; if it goes on and children do not train, observe it on."""
-        request = self._request(ReportReason.UNSEEN)
-        if self._plan.stop or request.children:
-            return self._finish(request)
-        self._told_unseen = True
-        self._report(replace(request, final=False))
-
-    def _report_and_finish(self, reason: ReportReason) -> None:
-        """Report and stop observing; without a loop and a report, continue to observe."""
-        if reason != ReportReason.STEPLESS:
-            self._intervening.stop(join_s=BLOCK_STOP_S)
-        request = self._request(reason)  # it records deaths, while the log is active
-        if reason != ReportReason.STEPLESS or self._report(request):
-            told = self._told_unseen and not (request.loop or request.children or request.died)
-            self._finish(None if told or reason == ReportReason.STEPLESS else request)
-
-    def _finish(self, request: ReportRequest | None) -> None:
-        self._lifecycle.finish()
-        self._imports.stop()
-        self._interventions.helper.close()
-        self.log.stop()
-        if request is not None:
-            self._report(request)
+    def _measure(self) -> None:
+        self._collector.measure()
+        life, bursts = self._life, self.log.experiments
+        if life.loop is not None and bursts is not None:
+            bursts.plan(life.start_s, life.end_s)
+            if rank_of() is None:
+                self._interventions.plan(life.start_s, life.end_s, loop=life.loop)
+                if not self._intervening.ident:
+                    self._intervening.start()
 
     def _handle_stall(self, stall: FeedStall) -> None:
         """Report a stall once; end the process if it is proven to be permanent."""
-        with self._reporting:
-            if self._lifecycle.phase == Phase.OVER:
-                return
-            if stall.proven:
-                self._lifecycle.finish()
-                self.log.stop()
-                self._report(self._request(ReportReason.DEAD, stall))
-                self._children.stop()
-                prepare_hard_exit()
-                self._exit(1)
-            elif self._reported_stall is None:
-                self._reported_stall = stall
-                blocked = self._request(ReportReason.BLOCKED, stall)
-                self._report(replace(blocked, final=False))
+        if stall.proven:
+            self._report(stall.died)
+            self._children.stop()
+            prepare_hard_exit()
+            self._exit(1)
+        elif self._stall is None:
+            self._stall = stall
+            self._report(stall.died, final=False)
 
-    def _report(self, request: ReportRequest) -> bool:
-        return bool(self._guard(lambda: self._observer.report(request), REPORTING))
+    def _report_unseen(self) -> None:
+        """Report what the script did; if it goes on and children do not train, observe it on."""
+        children = self._children.collect()
+        self._told_unseen = not children and not self._plan.stop
+        self._report(children=children, final=not self._told_unseen)
 
-    def _request(self, reason: ReportReason, stall: FeedStall | None = None) -> ReportRequest:
-        now_s = time.perf_counter()
-        life = self._lifecycle
-        died = stall.died if stall else self._deaths(reason)
-        asked_s = self.log.waiting.get(life.loop.thread) if life.loop else None
-        waits_s = stall.waited_s if stall else 0.0 if asked_s is None else now_s - asked_s
-        steps_elsewhere = life.loop is None and reason in WITH_CHILDREN
-        return ReportRequest(
-            script=self._script.name,
-            reason=reason,
-            loop=life.seen_loop if reason == ReportReason.UNSEEN else life.loop,
-            timeline=self.log.timeline,
-            start_s=life.start_s,
-            end_s=now_s,
-            warmup_s=life.warmup_s,
-            begin_s=self._begin_s,
-            died=died,
-            missing=tuple(self.log.missing),
-            waiting_now_s=waits_s,
-            rank=rank_of(),
-            children=self._children.collect() if steps_elsewhere else (),
-            interventions=self._interventions.results(),
-            dosed_cpu_s=self._interventions.helper.cpu_s,
-        )
+    def _conclude(self, *, short: str = "") -> None:
+        """Report and stop observing; not again, if there was nothing to see since the last time."""
+        self._intervening.stop(join_s=BLOCK_STOP_S)
+        died = self._deaths()
+        children = self._children.collect() if self._life.loop is None else ()
+        new = not self._told_unseen or bool(self._life.loop or children or died)
+        self._report(died, children=children, short=short, new=new)
 
-    def _deaths(self, reason: ReportReason) -> tuple[DeadProducer, ...]:
+    def _report(
+        self,
+        died: tuple[DeadProducer, ...] = (),
+        *,
+        children: tuple[Recording, ...] = (),
+        short: str = "",
+        final: bool = True,
+        new: bool = True,
+    ) -> None:
+        """Report what was seen, if it is new; nothing is seen after the `final` report."""
+        waited_s = self._waiting_s()
+        if final:
+            self._life.finish()
+            self._imports.stop()
+            self._interventions.helper.close()
+            self.log.stop()
+
+        def report() -> None:
+            try:
+                found = replace(self._evidence(), waiting_now_s=waited_s, short=short)
+                found = merged(children, found.machine) if children else found
+            finally:
+                if final:
+                    self._collector.stop()
+            if new:
+                self._publisher.report(Recording(found, self._script.name, died), rank=rank_of())
+
+        self._guard(report, REPORTING)
+
+    def _evidence(self) -> Evidence:
+        """Return what was seen, without the CPU time that interventions took."""
+        found, interventions = self._collector.evidence(self._life), self._interventions
+        dosed = interventions.helper.cpu_s / max(1e-9, found.seconds)
+        others = max(0.0, found.machine.other_cpu - dosed)
+        machine = replace(found.machine, other_cpu=others)
+        return replace(found, machine=machine, interventions=interventions.results())
+
+    def _waiting_s(self) -> float:
+        """Return for how long the loop, or the script without one, has waited for input."""
+        loop, now_s = self._life.loop, time.perf_counter()
+        return now_s - self.log.waiting.get(loop.thread if loop else self._thread, now_s)
+
+    def _deaths(self) -> tuple[DeadProducer, ...]:
         """Return what the feed died of, as far as it is known at the end."""
-        if reason == ReportReason.CRASH and not self._script.crashed_in_feed:
-            return ()
-        if self._code != EXIT_INTERRUPTED:
-            return self._watchdog.deaths()
-        died = self._watchdog.deaths(self._ended_s - SCRIPT_STOP_S)
-        loop, stall = self._lifecycle.loop, self._reported_stall
-        stalled = loop is None or self._ended_s - loop.steps[-1].end_s >= self._plan.dead_s
-        return died or (stall.died if stall and stalled else ())
+        interrupted, loop, stall = self._code == EXIT_INTERRUPTED, self._life.loop, self._stall
+        if self._script.crashed and not interrupted:
+            return self._watchdog.deaths() if self._script.crashed_in_feed else ()
+        idle_s = self._waiting_s()
+        if interrupted:  # it waits no more, and its producers have been ended, too
+            idle_s = time.perf_counter() - (loop.steps[-1].end_s if loop else 0.0)
+        return stall.died if stall and idle_s >= min(DEAD_WAIT_S, self._plan.dead_s) else ()
 
-    def _guard(self, call: Callable[[], Any], what: str) -> Any:
+    def _guard(self, call: Callable[[], Any], what: str) -> None:
         try:
-            return call()
+            call()
         except Exception as error:
             self.log.failed(what, error)
             if what == REPORTING:
@@ -373,22 +347,20 @@ class Launch:
                     f"({os.path.basename(at.filename)}:{at.lineno}). --evidence FILE keeps what "
                     "was seen, for a bug report\n"
                 )
-            return True  # the next one would fail, too
 
     def _stop(self, trainers: list[int]) -> None:
         """End the script as by sys.exit(0), and abruptly what does not end within some seconds."""
-        if self._code is not None or self._stopped:
-            return
         with self._ending:  # it would interrupt the exit of a script that has ended meanwhile
-            if self._code is None:
-                self._stopping = True
-                flush_output()  # the interpreter may not come to it
-                arm_exit(STOP_LIMIT_S, 0)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit)
-                )
+            if self._ended:
+                return
+            self._stopping = True
+            flush_output()  # the interpreter may not come to it
+            arm_exit(STOP_LIMIT_S, 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit)
+            )
         end_processes(trainers)
-        if not self._observing.pause(SCRIPT_STOP_S) or self._code is not None:
+        if not self._observing.pause(SCRIPT_STOP_S):
             time.sleep(2 * SCRIPT_STOP_S)  # a process that ends does not wait for this thread
         for number in (signal.SIGTERM, signal.SIGKILL):
             end_processes([one.pid for one in descendants(self._pid)], number)

@@ -6,7 +6,6 @@ import builtins
 import contextlib
 import importlib.machinery
 import os
-import pkgutil
 import re
 import runpy
 import sys
@@ -66,8 +65,7 @@ class Script:
         It stays `__main__` afterwards. Tracebacks contain no frames of this package.
         """
         try:
-            code, names = self._prepared()
-            exec(code, names)
+            self._execute()
         except SystemExit as error:
             return _exit_code(error)
         except BaseException as error:
@@ -76,74 +74,42 @@ class Script:
             return _uncaught(error)
         return 0
 
-    def _prepared(self) -> tuple[types.CodeType, dict[str, Any]]:
+    def _execute(self) -> None:
         main = types.ModuleType("__main__")
-        names = main.__dict__
+        names = vars(main)
         names.update(__builtins__=builtins, __annotations__={})
         sys.modules["__main__"] = main
         sys.argv[:] = [self._what if self.how == "file" else self.how, *self._args]
-        if self.how == "file":
-            return self._file(names)
+        execute_module: Any = runpy._run_module_as_main  # type: ignore[attr-defined]
         if self.how == "-m":
             _first_path(os.getcwd())
-            return self._module(names, self._what)
-        _first_path("")
-        names.update(
-            __loader__=importlib.machinery.BuiltinImporter, __spec__=None, __package__=None
-        )
-        if self.how == "-c":
-            return compile(self._what, "<string>", "exec", dont_inherit=True), names
-        names.update(__file__="<stdin>", __cached__=None)
-        names.update(__loader__=importlib.machinery.SourceFileLoader("__main__", "<stdin>"))
-        return compile(sys.stdin.read(), "<stdin>", "exec", dont_inherit=True), names
-
-    def _file(self, names: dict[str, Any]) -> tuple[types.CodeType, dict[str, Any]]:
-        if os.path.isdir(self._what) or (
-            not self._what.endswith(".py") and zipfile.is_zipfile(self._what)
+            execute_module(self._what)
+        elif self.how == "file" and (
+            os.path.isdir(self._what)
+            or (not self._what.endswith(".py") and zipfile.is_zipfile(self._what))
         ):
-            sys.path[: not SAFE_PATH] = [os.path.abspath(self._what)]
-            return self._module(names, "__main__")
-        _first_path(os.path.dirname(os.path.realpath(self._what)))
-        path = self._what if os.path.isabs(self._what) else f"{os.getcwd()}/{self._what}"
-        with open(path, "rb") as file:
-            compiled = pkgutil.read_code(file)
-            file.seek(0)
-            text = file.read() if compiled is None else b""
-        loaders = importlib.machinery
-        kind = loaders.SourceFileLoader if compiled is None else loaders.SourcelessFileLoader
-        names.update(
-            __file__=path,
-            __cached__=None,
-            __spec__=None,
-            __package__=None,
-            __loader__=kind("__main__", path),
-        )
-        code = compiled or compile(text, path, "exec", dont_inherit=True)
-        return code, names
+            _first_path(os.path.abspath(self._what))
+            execute_module("__main__", alter_argv=False)
+        else:
+            text, file = self._source(names)
+            exec(compile(text, file, "exec", dont_inherit=True), names)
 
-    def _module(self, names: dict[str, Any], module: str) -> tuple[types.CodeType, dict[str, Any]]:
-        """Prepare a module as runpy does for `python -m`.
-
-        The private functions of runpy are those that pdb and Python's profilers use.
-        """
-        private: Any = runpy
-        try:
-            if module == "__main__":
-                _, spec, code = private._get_main_module_details(private._Error)
-            else:
-                _, spec, code = private._get_module_details(module, private._Error)
-        except private._Error as error:
-            raise SystemExit(f"{sys.executable}: {error}") from None
-        if self.how == "-m":
-            sys.argv[0] = spec.origin
-        names.update(
-            __file__=spec.origin,
-            __cached__=spec.cached,
-            __loader__=spec.loader,
-            __package__=spec.parent,
-            __spec__=spec,
-        )
-        return code, names
+    def _source(self, names: dict[str, Any]) -> tuple[str | bytes, str]:
+        """Return the source of a script and its file; add what its module knows about itself."""
+        names.update(__spec__=None, __package__=None)
+        if self.how == "file":
+            _first_path(os.path.dirname(os.path.realpath(self._what)))
+            text: str | bytes = Path(self._what).read_bytes()
+            file = self._what if os.path.isabs(self._what) else f"{os.getcwd()}/{self._what}"
+        else:
+            _first_path("")
+            if self.how == "-c":
+                names.update(__loader__=importlib.machinery.BuiltinImporter)
+                return self._what, "<string>"
+            text, file = sys.stdin.read(), "<stdin>"
+        loader = importlib.machinery.SourceFileLoader("__main__", file)
+        names.update(__file__=file, __cached__=None, __loader__=loader)
+        return text, file
 
 
 def _first_path(path: str) -> None:
@@ -157,7 +123,7 @@ def _exit_code(error: SystemExit) -> int:
     if code is None:
         return 0
     if isinstance(code, int):
-        return code if -(2**63) <= code < 2**63 else -1
+        return code
     sys.stdout.flush()
     sys.stderr.write(f"{code}\n")
     return 1
@@ -178,7 +144,7 @@ def in_feed(error: BaseException) -> bool:
 def _uncaught(error: BaseException) -> int:
     """Print an exception as Python does, through the script's own hook; return the exit code."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     error.__traceback__ = trace
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,8 +18,10 @@ from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.child_exits import dead_process
 from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import Undo, patch
 from fastfeed.diagnose.run.lifecycle import STALL_PERIODS
 from fastfeed.probes import procfs
+from fastfeed.probes.machine_log import one_core
 from fastfeed.probes.pyspy import MAX_SAMPLED_CHILDREN, dump
 from fastfeed.steps.timeline import Loop
 
@@ -36,13 +38,12 @@ WAIT_FILES = (
     "_base.py",
 )
 SHOWN_FRAMES = 8  # of a stack, the innermost
-# Exit codes of a worker whose process group is interrupted.
-INTERRUPTED_EXITS = (-signal.SIGINT, 1)
 POOL_FILE = "multiprocessing/pool.py"
 LOST_WORK = "; a Pool never returns the result that a killed worker was computing"
 NO_PRODUCER = DeadProducer(
     "", "the script has no other thread and no child process that could produce a batch"
 )
+THREAD_END = "_make_invoke_excepthook"  # of threading: makes what is called with the exception
 BOOTSTRAP_NAMES = ("_bootstrap", "_bootstrap_inner")  # outermost functions of every thread
 ChildState = tuple[int, procfs.Stat]  # its pid, and its stat file
 
@@ -56,7 +57,6 @@ class FeedStall:
     """
 
     proven: bool
-    waited_s: float
     died: tuple[DeadProducer, ...]
 
 
@@ -70,8 +70,6 @@ class Watchdog:
         self._log = log
         self._thread = thread  # of the script
         self._dead_s = dead_s
-        # by thread: its position, and since when it is there
-        self._positions: dict[int, tuple[Any, float]] = {}
         self._names: dict[int, str] = {}  # of the threads that were alive at the last step
         self._zombies: set[int] = set()
         self._cpu: list[tuple[float, float]] = []
@@ -83,14 +81,12 @@ class Watchdog:
         The checked thread is that of the loop, or the script's own if no loop is known.
         """
         thread = self._thread if loop is None else loop.thread
-        last_s = loop.steps[-1].end_s if loop is not None else None
         frames = {n: f for n, f in sys._current_frames().items() if n not in self._log.ours}
-        self._track(frames, now_s)
         waits = _is_waiting(frames.get(thread))
-        since_s = self._log.waiting.get(thread, self._positions[thread][1] if waits else None)
         if waits and thread in self._log.waiting:
             self._log.elsewhere.add(thread)
-        stall_s = 0.0 if since_s is None else now_s - max(since_s, last_s or since_s)
+        last_s = loop.steps[-1].end_s if loop is not None else 0.0
+        stall_s = now_s - max(self._log.waiting.get(thread, now_s), last_s)
         if stall_s < QUIET_S:
             self._names = {t.ident: t.name for t in threading.enumerate() if t.ident is not None}
             self._cpu.clear()
@@ -99,8 +95,8 @@ class Watchdog:
         children = _find_children()
         self._find_zombies(children)
         self._cpu.append((now_s, _cpu_s(children)))
-        in_pool = _is_library_in(frames.get(thread), POOL_FILE)
-        lost = LOST_WORK if in_pool and self._lost_process() else ""
+        codes = {dead.exit_code for dead in self._log.died} - {None, -signal.SIGTERM}
+        lost = LOST_WORK if codes and _is_in_pool(frames.get(thread)) else ""
         # The other workers of a pool continue with the next items, but that does not end the wait.
         least_s = max(self._dead_s, DEAD_PERIODS * _period_s(loop))
         if stall_s < least_s or (self._is_busy() and not lost):
@@ -116,29 +112,17 @@ class Watchdog:
             for dead in self._log.died
         )
         if died and alone and waits:
-            return FeedStall(True, stall_s, died)
+            return FeedStall(True, died)
         # The first batch may take long.
         if not died and (loop is None or stall_s < STALL_PERIODS * _period_s(loop)):
             return None
         died += *self._describe_threads(thread, others), *self._describe_processes(children)
-        return FeedStall(False, stall_s, died or (NO_PRODUCER,))
+        return FeedStall(False, died or (NO_PRODUCER,))
 
-    def deaths(self, interrupted_s: float = float("inf")) -> tuple[DeadProducer, ...]:
-        """Return the threads and processes that ended and were not terminated deliberately.
-
-        Ends by a Ctrl-C count as deliberate after `interrupted_s`, its time.
-        """
+    def deaths(self) -> tuple[DeadProducer, ...]:
+        """Return the threads and processes that ended and were not terminated deliberately."""
         self._find_zombies(_find_children())
-        return tuple(
-            dead
-            for dead in self._log.died
-            if dead.exit_code != -signal.SIGTERM
-            and not (dead.time_s > interrupted_s and dead.exit_code in INTERRUPTED_EXITS)
-        )
-
-    def _lost_process(self) -> bool:
-        codes = {dead.exit_code for dead in self._log.died}
-        return bool(codes - {None, -signal.SIGTERM})
+        return tuple(dead for dead in self._log.died if dead.exit_code != -signal.SIGTERM)
 
     def _describe_threads(self, thread: int, others: dict[int, FrameType]) -> list[DeadProducer]:
         gone = [
@@ -156,30 +140,17 @@ class Watchdog:
         """Return which child processes have ended, and where the others are."""
         if not self._processes:
             ended = [pid for pid, state in children if state.state == "Z" and not state.status]
+            alive = [pid for pid, state in children if state.state != "Z"]
             self._processes = [
                 _ended(f"process {pid}", "has ended, without an error") for pid in ended
             ]
-            for pid, _ in [child for child in children if child[1].state != "Z"][
-                :MAX_SAMPLED_CHILDREN
-            ]:
-                stack = "\n".join(dump(pid)[SHOWN_FRAMES - 1 :: -1])  # the order of a traceback
-                name = f"process {pid}"
-                self._processes.append(
-                    _blocked(name, stack) if stack else _ended(name, "does nothing")
-                )
+            self._processes += map(_described, alive[:MAX_SAMPLED_CHILDREN])
         return self._processes
-
-    def _track(self, frames: dict[int, FrameType], now_s: float) -> None:
-        for thread, frame in frames.items():
-            inner = _user_frame(frame) or frame
-            position = (id(inner), inner.f_lasti)
-            if thread not in self._positions or self._positions[thread][0] != position:
-                self._positions[thread] = (position, now_s)
 
     def _is_busy(self) -> bool:
         """Return True if the processes of the script use CPU time."""
         (first_s, first), (last_s, last) = self._cpu[-BUSY_CHECKS:][0], self._cpu[-1]
-        return last_s <= first_s or (last - first) / (last_s - first_s) > BUSY_CORES
+        return last_s <= first_s or (last - first) / (last_s - first_s) > BUSY_CORES * one_core()
 
     def _find_zombies(self, children: list[ChildState]) -> None:
         for pid, state in children:
@@ -189,42 +160,34 @@ class Watchdog:
                 self._log.saw_death(dead_process(pid, os.waitstatus_to_exitcode(status)))
 
 
-def record_thread_deaths(log: HookLog) -> Callable[[], None]:
+def record_thread_deaths(log: HookLog) -> Undo:
     """Record every exception that ends a thread; return a function that undoes the patch.
 
     The script may handle the exception as it likes.
     """
-    private: Any = threading
-    original = getattr(private, "_make_invoke_excepthook", None)
-    if original is None:  # an unknown version of Python
+
+    def wrap(original: Any) -> Any:
+        def make() -> Any:
+            invoke = original()
+
+            def record(thread: threading.Thread) -> None:
+                kind, error, at = sys.exc_info()
+                if log.active and kind is not None and not issubclass(kind, SystemExit):
+                    while at and at.tb_next and not is_users_code(at.tb_frame.f_code):
+                        at = at.tb_next
+                    text = "".join(traceback.format_exception(kind, error, at)).rstrip()
+                    log.saw_death(_ended(f"thread {thread.name}", f"ended:\n{text}"))
+                    log.deaths[threading.get_native_id()] = thread.name, text
+                invoke(thread)
+
+            return record
+
+        return make
+
+    if not hasattr(threading, THREAD_END):
         log.failed("exceptions that end threads", "this version of Python is not supported")
         return lambda: None
-
-    def make() -> Any:
-        invoke = original()
-
-        def record(thread: threading.Thread) -> None:
-            kind, error, at = sys.exc_info()
-            if log.active and kind is not None and not issubclass(kind, SystemExit):
-                while (
-                    at is not None
-                    and at.tb_next is not None
-                    and not is_users_code(at.tb_frame.f_code)
-                ):
-                    at = at.tb_next
-                text = "".join(traceback.format_exception(kind, error, at)).rstrip()
-                log.saw_death(_ended(f"thread {thread.name}", f"ended:\n{text}"))
-                log.deaths[threading.get_native_id()] = thread.name, text
-            invoke(thread)
-
-        return record
-
-    private._make_invoke_excepthook = make
-
-    def undo() -> None:
-        private._make_invoke_excepthook = original
-
-    return undo
+    return patch(threading, THREAD_END, wrap=wrap)
 
 
 def _ended(name: str, how: str) -> DeadProducer:
@@ -233,6 +196,13 @@ def _ended(name: str, how: str) -> DeadProducer:
 
 def _blocked(name: str, stack: str) -> DeadProducer:
     return DeadProducer(name, f"{name} is at\n{stack}", blocked=True)
+
+
+def _described(pid: int) -> DeadProducer:
+    """Return where a process is."""
+    stack = "\n".join(dump(pid)[SHOWN_FRAMES - 1 :: -1])  # the order of a traceback
+    name = f"process {pid}"
+    return _blocked(name, stack) if stack else _ended(name, "does nothing")
 
 
 def format_stack(frame: FrameType) -> str:
@@ -260,10 +230,10 @@ def _is_waiting(frame: FrameType | None) -> bool:
     return any(Path(f).name in WAIT_FILES or f.endswith("client/session.py") for f in files)
 
 
-def _is_library_in(frame: FrameType | None, file: str) -> bool:
-    """Return True if a frame below the script's own code is in this file."""
+def _is_in_pool(frame: FrameType | None) -> bool:
+    """Return True if the script's code has called a function of a pool of multiprocessing."""
     files = (one.f_code.co_filename.replace(os.sep, "/") for one in _library_frames(frame))
-    return any(name.endswith(file) for name in files)
+    return any(name.endswith(POOL_FILE) for name in files)
 
 
 def _user_frame(frame: FrameType) -> FrameType | None:

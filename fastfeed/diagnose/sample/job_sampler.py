@@ -21,9 +21,10 @@ from fastfeed.probes.procfs import DescriptorReader
 from fastfeed.probes.pyspy import PySpy, StackSamples
 
 FROM_OUTSIDE = (
-    "steps, waits for input and experiments: a job that is watched from outside (--pid) has no "
-    "hooks (fastfeed diagnose -- SCRIPT, or `with fastfeed.diagnose()` around the training)"
+    "a job that is watched from outside (--pid) does not show its steps; `fastfeed diagnose -- "
+    "SCRIPT`, or `with fastfeed.diagnose()` around the training, sees them"
 )
+NOT_OUTSIDE = "steps, waits for input and experiments: --pid installs no hooks for them"
 
 
 class JobSampler:
@@ -80,8 +81,9 @@ class JobSampler:
                 used, own={os.getpid(), *logs}, gpus=self._gpus.means(), names={}
             ),
             *(self._begun_s, self._ended_s),
-            missing=(FROM_OUTSIDE, *filter(None, missing)),
+            missing=(NOT_OUTSIDE, *filter(None, missing)),
             overhead_s=self._cpu_s + self._spy.cpu_s,
+            stepless=FROM_OUTSIDE,
         )
 
     def _own_tasks(self, log: ChildLog) -> Iterator[Task]:

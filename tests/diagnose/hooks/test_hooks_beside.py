@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from fastfeed.diagnose.evidence import NATIVE, PYTHON, LoopPart
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.judge.entries import BETWEEN_EPOCHS, ledger_of
 from fastfeed.diagnose.run.collector import EvidenceCollector, loops_beside, steps_beside
-from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
+from fastfeed.diagnose.run.lifecycle import Lifecycle, WatchPlan
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 from tests.diagnose.evidences import CALL, evidence, judged, loop_of, trainer
@@ -38,9 +39,10 @@ def beside_of(loop: Loop | None, seen: Timeline, *, start_s: float = 0.0) -> tup
     return steps_beside(calls, start_s=start_s)
 
 
-def request(loop: Loop, seen: Timeline) -> ReportRequest:
-    times = {"start_s": 0.0, "end_s": 9.0, "warmup_s": 0.0, "begin_s": 0.0}
-    return ReportRequest("train.py", ReportReason.TIME, loop, seen, **times)
+def life_of(loop: Loop, seen: Timeline) -> Lifecycle:
+    life = Lifecycle(WatchPlan(), HookLog(seen), begin_s=0.0, thread=loop.thread)
+    life.loop = loop
+    return life
 
 
 def test_what_is_called_beside_a_step_is_a_part_of_it() -> None:
@@ -109,7 +111,7 @@ def test_an_epoch_ends_with_the_gap_after_it(in_gap: float) -> None:
 
 def test_a_loop_is_not_beside_itself_in_what_is_judged() -> None:
     timeline_, loop = timeline()
-    found = EvidenceCollector().evidence(request(loop, timeline_))
+    found = EvidenceCollector().evidence(life_of(loop, timeline_))
     assert found.beside == beside_of(loop, timeline_)
     assert len(found.beside) == STEPS
 
@@ -141,5 +143,5 @@ def test_a_model_that_acts_for_the_input_does_not_evaluate() -> None:
     parts = (LoopPart("input", Place("main", "train.py", 9, True), 0.5, inner=inner),)
     collector = EvidenceCollector()
     collector._sampler.parts = lambda *args, **options: parts
-    marks = collector.evidence(request(loop, timeline_)).marks
+    marks = collector.evidence(life_of(loop, timeline_)).marks
     assert [one.label for one in marks] == ["evaluation in `validate`"]

@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from fastfeed.cli import main
 from fastfeed.diagnose.evidence import EMPTY, FEEDER, FRAMEWORK, PRODUCER, TRAINER, Evidence
 from fastfeed.diagnose.evidence_file import read_evidence
-from fastfeed.diagnose.run.attach import ANOTHER_DIAGNOSIS, watch_job
-from fastfeed.diagnose.run.observe import Publisher
+from fastfeed.diagnose.run.command import ANOTHER_DIAGNOSIS, watch_job
+from fastfeed.diagnose.run.publisher import Publisher
 from fastfeed.diagnose.sample import job_sampler
-from fastfeed.diagnose.sample.job_sampler import FROM_OUTSIDE, JobSampler
+from fastfeed.diagnose.sample.job_sampler import FROM_OUTSIDE, NOT_OUTSIDE, JobSampler
 from fastfeed.probes import pyspy
 from fastfeed.probes.places import Places
 from fastfeed.probes.pyspy import PySpy
@@ -121,7 +121,7 @@ def test_threads_of_a_job(job: subprocess.Popen[bytes], monkeypatch: pytest.Monk
     assert max(main_thread.busy, key=lambda state: main_thread.busy[state]) == EMPTY
     top = producer.top()
     assert top is not None and (top[0].function, top[0].users) == ("produce", True)
-    assert found.loop is None and FROM_OUTSIDE in found.missing
+    assert found.loop is None and NOT_OUTSIDE in found.missing
     assert found.end_s > found.start_s
 
 
@@ -163,6 +163,22 @@ def test_two_watches_of_one_job(
     until(lambda: not pyspy.watchers_of(job.pid), "the end of the helper")
 
 
+def test_a_watch_of_a_script_under_diagnosis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--pid` beside `fastfeed diagnose -- train.py`: the second goes on, and says so."""
+    if not pyspy.find():
+        pytest.skip("the helper of py-spy shows the first")
+    monkeypatch.setattr(job_sampler, "PySpy", Folded)
+    (tmp_path / "train.py").write_text(JOB)
+    words = "from fastfeed.cli import main; main()", "diagnose", "--", str(tmp_path / "train.py")
+    seen: list[Evidence] = []
+    publisher = Publisher(lambda diagnosis, written: seen.append(diagnosis.evidence))
+    with running(sys.executable, "-c", *words) as one:
+        watch_job(one.pid, seconds=0.1, publisher=publisher)
+    assert ANOTHER_DIAGNOSIS.format(pid=one.pid) in seen[0].missing
+
+
 @pytest.mark.slow
 def test_the_command_from_end_to_end(job: subprocess.Popen[bytes], tmp_path: Path) -> None:
     told, page, kept = tmp_path / "told.json", tmp_path / "page.html", tmp_path / "kept.gz"
@@ -172,8 +188,8 @@ def test_the_command_from_end_to_end(job: subprocess.Popen[bytes], tmp_path: Pat
     assert done.exit_code == 0, done.output
     found = json.loads(told.read_text())
     assert found["script"] == f"train.py (process {job.pid})"
-    assert found["verdict"] is None and "no training step" in found["abstained"]
-    assert any("no hooks" in text for text in found["not_measured"])
+    assert (found["verdict"], found["abstained"]) == (None, FROM_OUTSIDE)
+    assert NOT_OUTSIDE in found["not_measured"]
     assert "trainer" in [stage["role"] for stage in found["stages"]]
     if not any("py-spy" in text for text in found["not_measured"]):
         assert any("train.py:" in line["place"] for line in found["hottest"]), found["hottest"]

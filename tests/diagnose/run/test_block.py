@@ -12,6 +12,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing import process, spawn
 from typing import Any
 
@@ -19,9 +20,14 @@ import pytest
 
 import fastfeed
 from fastfeed import OptionError, StateError
+from fastfeed.diagnose.judge.judgement import judge
+from fastfeed.diagnose.run import launch as launch_module
 from fastfeed.diagnose.run.block import BlockDiagnosis
+from fastfeed.diagnose.sample import sampler
 from fastfeed.probes import pyspy
 from fastfeed.steps.watch import watch
+from tests.diagnose.diagnoses import evidence
+from tests.diagnose.observing import ended, observed
 from tests.helpers.dying import until
 
 STEPS = 120
@@ -125,7 +131,7 @@ def test_one_after_the_other() -> None:
 
 def test_bad_input() -> None:
     for warmup in (-1.0, 3.0, float("nan")):
-        with pytest.raises(OptionError, match="warmup is a part of seconds"):
+        with pytest.raises(OptionError, match="the warm-up is a part of the 3 seconds"):
             fastfeed.diagnose(seconds=3.0, warmup=warmup)
     report = fastfeed.diagnose()
     for call in (report.json, lambda: report.diagnosis):
@@ -135,6 +141,101 @@ def test_bad_input() -> None:
     refused = pytest.raises(OptionError, match="under diagnosis already")
     with report, refused, fastfeed.diagnose():
         pass
+
+
+def test_a_block_of_a_second_gives_no_advice() -> None:
+    """There was no time to try anything; its figures are measured all the same."""
+    found = diagnosed(train, experiments=False).diagnosis
+    assert found.figures is not None and found.figures.starvation > 0.3
+    assert "without a result of any experiment, and was to last 20 s" in found.evidence.short
+    assert found.recommendations == found.may_cost == ()
+    whole = diagnosed(train, seconds=0.5, experiments=False).diagnosis
+    assert whole.evidence.short == ""
+
+
+def test_advice_needs_a_watch_that_is_not_short() -> None:
+    seen = evidence(0.5)
+    advised, short = judge(seen), judge(replace(seen, short="the watch ended too early"))
+    assert advised.recommendations and not advised.no_change
+    assert short.verdict == advised.verdict and short.figures == advised.figures
+    assert short.recommendations == short.may_cost == ()
+    assert short.no_change.endswith("none could be tried: the watch ended too early")
+
+
+def test_one_block_at_a_time() -> None:
+    """Of the threads that enter one at the same moment, and while the report of a first is made."""
+    together, entered, refused = threading.Barrier(4), threading.Event(), []
+
+    def enter() -> None:
+        together.wait()
+        try:
+            with fastfeed.diagnose():
+                entered.set()
+                until(lambda: len(refused) == 3, "the others")
+        except OptionError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=enter) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert entered.is_set() and all("under diagnosis already" in text for text in refused)
+    with fastfeed.diagnose(seconds=0.4, warmup=0.05) as report:
+        train()
+        until(lambda: "without a report" not in str(report), "the report")
+        with pytest.raises(OptionError, match="under diagnosis already"), report:
+            pass
+
+
+ENDS = """
+import os, sys, time, fastfeed
+try:
+    with fastfeed.diagnose(warmup=0.05):
+        for i in fastfeed.watch(range(60)):
+            time.sleep(0.002)
+            if i == 30:
+                {end}
+finally:
+    print("finally", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "out", "last"),
+    [
+        ("sys.exit(3)", 3, "finally\n", ""),
+        ("os._exit(4)", 4, "", ""),
+        ("raise ValueError('mine')", 1, "finally\n", "ValueError: mine\n"),
+        ("os.kill(os.getpid(), 9)", -9, "", ""),
+        ("os.execv(sys.executable, ['python', '-c', 'print(7)'])", 0, "7\n", ""),
+    ],
+    ids=["sys.exit", "os._exit", "exception", "killed", "exec"],
+)
+def test_a_script_that_ends_inside_a_block(end: str, code: int, out: str, last: str) -> None:
+    """It ends as without a block, and leaves no process behind: its pipes are closed."""
+    code_, out_, err = ended(sys.executable, "-c", ENDS.format(end=end))
+    assert (code_, out_) == (code, out)
+    assert err.endswith(last) and bool(err) == bool(last)
+
+
+def test_a_forked_child_leaves_the_block_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has none of the threads that the end of the block waits for."""
+    for module, name in ((launch_module, "SCRIPT_STOP_S"), (sampler, "SAMPLER_STOP_S")):
+        monkeypatch.setattr(module, name, 1e6)
+    before = patched()
+    with fastfeed.diagnose() as report:
+        child = os.fork()
+    if not child:
+        os._exit(0 if patched() == before and "without a report" in str(report) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert "without a report" not in str(report)
+
+
+def test_a_block_in_a_script_under_diagnosis_is_refused() -> None:
+    code, out, err, _ = observed("-c", "import fastfeed\nwith fastfeed.diagnose(): print('in')")
+    assert (code, out) == (1, "")
+    assert "OptionError: this process is under diagnosis already" in err
 
 
 @pytest.mark.parametrize(

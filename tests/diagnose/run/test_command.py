@@ -71,7 +71,7 @@ def test_a_script_from_end_to_end(tmp_path: Path) -> None:
 
 def test_bad_input(tmp_path: Path) -> None:
     for words, text in (
-        (("--warmup", "30", "--", "x.py"), "--warmup is part of --seconds"),
+        (("--warmup", "30", "--", "x.py"), "warm-up is a part of the"),
         (("--", str(tmp_path / "none.py")), "none.py"),
         ((), "SCRIPT"),
         (("--replay", __file__, "--", "x.py"), "got more than one of them"),

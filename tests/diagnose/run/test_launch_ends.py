@@ -11,11 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from fastfeed.diagnose.run.launch import Launch
 from fastfeed.diagnose.run.lifecycle import WatchPlan
-from fastfeed.diagnose.run.script import Script
 from fastfeed.probes.pyspy import dump
-from tests.diagnose.observing import PrintingObserver, observed
+from tests.diagnose.observing import Printing, launched, observed
 
 LOOP = """
 import os, sys, time
@@ -51,7 +49,7 @@ class Told:  # calls `act` as soon as the report is there, and passes it on
     def flush(self): self.to.flush()
     def write(self, text):
         self.to.write(text)
-        if '"blocked"' in text: self.act()
+        if '"died": ["' in text: self.act()
 """
 KILLED = """
 import multiprocessing, os, signal, sys
@@ -134,24 +132,30 @@ def script(folder: Path, text: str) -> str:
     return str(folder / "train.py")
 
 
-def reports(said: list[dict[str, Any]]) -> list[tuple[str, bool]]:
-    return [(line["report"], line["steps"] > 5) for line in said if "report" in line]
+def reports(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the reports; nothing is collected after the last one."""
+    assert "report" in said[-1] and said[-2] == {"stop": True}
+    return [line for line in said if "report" in line]
+
+
+def several_steps(said: list[dict[str, Any]]) -> list[bool]:
+    return [line["steps"] > 5 for line in reports(said)]
 
 
 def test_with_the_script(tmp_path: Path) -> None:
     path = script(tmp_path, LOOP)
     code, out, err, said = observed(path, "crash")
-    assert (code, out, reports(said)) == (1, "finally\n", [("crash", True)])
+    assert (code, out, several_steps(said)) == (1, "finally\n", [True])
     assert err.endswith("ValueError: mine\n") and "launch.py" not in err
     code, out, err, said = observed(path, "os._exit")
-    assert (code, out, err, reports(said)) == (4, "", "", [("exit", True)])
+    assert (code, out, err, several_steps(said)) == (4, "", "", [True])
     code, out, err, said = observed(path, "fork")
     assert (code, sorted(out.split()), err) == (
         0,
         ["30", "59", "done", "done", "finally", "finally"],
         "",
     )
-    assert reports(said) == [("end", True)], "the child says nothing"
+    assert several_steps(said) == [True], "the child says nothing"
 
 
 def test_by_time(tmp_path: Path) -> None:
@@ -159,13 +163,13 @@ def test_by_time(tmp_path: Path) -> None:
     code, out, err, said = observed(path, "time", plan=SHORT)
     assert (code, out, err) == (0, "done 999\nfinally\n", "")
     assert list(said[0]) == ["measure"]
-    assert reports(said) == [("time", True)]
+    assert several_steps(said) == [True]
     assert said[-1]["loop"] == ["watch", "train.py:5", "exact", None]
     code, out, err, said = observed(
         path, "time", plan=WatchPlan(seconds=1.0, warmup_s=0.2, stop=True)
     )
     assert (code, out, err) == (0, "finally\n", "")
-    assert reports(said) == [("time", True)]
+    assert several_steps(said) == [True]
 
 
 def test_by_time_where_no_hook_sees_a_loop(tmp_path: Path) -> None:
@@ -176,7 +180,7 @@ def test_by_time_where_no_hook_sees_a_loop(tmp_path: Path) -> None:
     )
     code, out, err, said = observed(path, plan=WatchPlan(seconds=0.5, warmup_s=0.2, stop=True))
     assert (code, out, err) == (0, "finally\n", "")
-    assert reports(said) == [("no steps", False)] * 2
+    assert several_steps(said) == [False]
 
 
 TEARDOWN = """
@@ -200,7 +204,7 @@ def test_a_script_that_is_stopped_does_not_wait_for_the_end_of_its_interpreter(
 def test_a_dead_feed(tmp_path: Path) -> None:
     code, out, err, said = observed(script(tmp_path, HUNG), "dead", plan=SHORT)
     assert (code, out, err) == (1, "mine ValueError\n", "")
-    assert reports(said) == [("dead", True)]
+    assert several_steps(said) == [True]
     (died,) = said[-1]["died"]
     assert "in produce" in died and died.endswith("ValueError: the disk is gone")
     assert "threading.py" not in died
@@ -209,7 +213,7 @@ def test_a_dead_feed(tmp_path: Path) -> None:
 def test_a_producer_that_is_killed(tmp_path: Path) -> None:
     code, out, err, said = observed(script(tmp_path, KILLED), "waits for ever", plan=SHORT)
     assert (code, out, err) == (1, "", "")
-    assert said[-1]["report"] == "dead"
+    assert len(reports(said)) == 1
     (died,) = said[-1]["died"]
     assert died.startswith("process ") and died.endswith(" ended: SIGKILL")
 
@@ -232,8 +236,8 @@ def test_a_feed_that_is_blocked(tmp_path: Path) -> None:
         script(tmp_path, LATE), "late", plan=WatchPlan(dead_s=1.0, warmup_s=0.2)
     )
     assert (code, out, err) == (0, "went on\n", "")
-    assert [why for why, _ in reports(said)] == ["blocked", "end"]
-    blocked = next(line for line in said if line.get("report") == "blocked")
+    blocked, last = reports(said)
+    assert last["died"] == []
     (stack,) = [text for text in blocked["died"] if "in produce" in text]
     assert "gate.wait()" in stack
 
@@ -248,8 +252,8 @@ def test_processes_from_which_nothing_comes(tmp_path: Path, how: str, says: str)
         script(tmp_path, SILENT), how, plan=WatchPlan(dead_s=1.0, warmup_s=0.2)
     )
     assert (code, out, err) == (0, "", "")
-    assert [why for why, _ in reports(said)] == ["blocked", "end"]
-    blocked = next(line for line in said if line.get("report") == "blocked")
+    blocked, last = reports(said)
+    assert last["died"] == []
     (text,) = [text for text in blocked["died"] if text.startswith("process ")]
     assert (says if how == "ended" or dump(os.getpid()) else "does nothing") in text, (
         "where py-spy may look"
@@ -262,29 +266,27 @@ def test_a_blocked_feed_that_somebody_ends(tmp_path: Path) -> None:
         script(tmp_path, CTRL_C), plan=WatchPlan(dead_s=1.0, warmup_s=0.2)
     )
     assert code == -signal.SIGINT and "KeyboardInterrupt" in err
-    assert [why for why, _ in reports(said)] == ["blocked", "crash"]
-    assert (
-        said[-1]["died"] == next(line for line in said if line.get("report") == "blocked")["died"]
-    )
+    blocked, last = reports(said)
+    assert last["died"] == blocked["died"] != []
 
 
-def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
-    """The observer runs in this process, and leaves nothing behind."""
+def test_an_observation_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
+    """It runs in this process, and leaves nothing behind."""
     monkeypatch.setattr("sys.argv", ["fastfeed"])
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     monkeypatch.setitem(
         __import__("sys").modules, "__main__", __import__("sys").modules["__main__"]
     )
 
-    class Fails(PrintingObserver):
-        def watch(self, context: Any) -> None:
+    class Fails(Printing):
+        def watch(self, log: Any) -> None:
             raise OSError("no /proc")
 
-        def report(self, seen: Any) -> bool:
+        def report(self, recording: Any, *, rank: int | None = None) -> None:
             raise KeyError("a bug")
 
-    found = Script([script(tmp_path, "print('ran')"), "x"])
-    launch = Launch(found, plan=WatchPlan(), observer=Fails())
+    plan = WatchPlan()
+    launch, found = launched([script(tmp_path, "print('ran')"), "x"], plan, printing=Fails())
     try:
         assert launch.run(found.run) == 0
         launch.at_exit()
@@ -292,8 +294,10 @@ def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) ->
         launch.close()
     out, err = capfd.readouterr()
     assert out == "ran\n"
-    assert err.startswith("fastfeed: the report failed: KeyError: 'a bug' (test_launch_ends.py:")
-    assert err.endswith("--evidence FILE keeps what was seen, for a bug report\n")
+    assert err.split("\n")[1].startswith(
+        "fastfeed: the report failed: KeyError: 'a bug' (test_launch_ends.py:"
+    )
+    assert "--evidence FILE keeps what was seen, for a bug report\n" in err
     assert launch.log.missing[0] == "measuring: OSError: no /proc"
 
 
@@ -302,7 +306,7 @@ def test_a_crash_because_a_producer_is_gone(tmp_path: Path, how: str, count: int
     """The feed died if the script's error comes out of it; another error has nothing to do with
     it."""
     code, _, err, said = observed(script(tmp_path, KILLED), how)
-    assert (code, said[-1]["report"]) == (1, "crash")
+    assert (code, len(reports(said))) == (1, 1)
     assert ("Empty" in err) == bool(count)
     died = said[-1]["died"]
     assert len(died) == count and all(text.endswith("ended: SIGKILL") for text in died)

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastfeed.diagnose.evidence import Intervention
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.lifecycle import (
     GRACE_S,
     IMPORTS_OVER_S,
+    Due,
     Lifecycle,
-    Phase,
     WatchPlan,
 )
 from fastfeed.steps.timeline import Loop, Step, Timeline
@@ -38,28 +39,28 @@ def stepped(
 
 def test_twenty_seconds_from_the_first_step() -> None:
     found, context = life()
-    assert found.update(109.0) == Phase.WAITING
+    assert found.update(109.0, importing=True) == Due.NOTHING
     loop = stepped(context, "train", to_s=111.0)
-    assert found.update(111.0) == Phase.WARMING_UP
+    assert found.update(111.0) == Due.NOTHING
     assert context.main is loop
     stepped(context, "train", to_s=112.2)
-    assert found.update(112.2) == Phase.MEASURING
+    assert found.update(112.2) == Due.MEASURE
     assert found.start_s == 112.2
     assert found.warmup_s == pytest.approx(2.2)
     assert found.end_s == pytest.approx(130.1)
     stepped(context, "train", to_s=130.0)
-    assert found.update(130.0) == Phase.WAITING
+    assert found.update(130.0) == Due.NOTHING
     stepped(context, "train", to_s=130.2)
-    assert found.update(130.2) == Phase.REPORTING
-    assert found.update(200.0) == Phase.OVER
+    assert found.update(130.2) == Due.REPORT
+    assert found.over and found.update(200.0) == Due.NOTHING
 
 
 def test_warm_up_lasts_five_steps() -> None:
     found, context = life()
     stepped(context, "train", to_s=122.5, period_s=3.0)
-    assert found.update(122.5) == Phase.WARMING_UP
+    assert found.update(122.5) == Due.NOTHING
     stepped(context, "train", to_s=125.0, period_s=3.0)
-    assert found.update(125.0) == Phase.MEASURING
+    assert found.update(125.0) == Due.MEASURE
     assert found.end_s == pytest.approx(135.0), "half of the time is measured at least"
 
 
@@ -67,19 +68,19 @@ def test_slow_steps_are_given_more_time() -> None:
     """As long as there can be enough of them."""
     found, context = life()
     stepped(context, "train", to_s=118.0, period_s=1.4)
-    assert found.update(118.0) == Phase.MEASURING
+    assert found.update(118.0) == Due.MEASURE
     ends = (now for now in range(119, 170) if reports_at(found, context, now, period_s=1.4))
     assert next(ends) == 148, "20 steps after 118 s"
     found, context = life()
     stepped(context, "train", to_s=125.0, period_s=3.0)
-    assert found.update(125.0) == Phase.MEASURING
+    assert found.update(125.0) == Due.MEASURE
     ends = (now for now in range(126, 170) if reports_at(found, context, now, period_s=3.0))
     assert next(ends) == 135, "there cannot be 20 within 30 s more"
 
 
 def reports_at(found: Lifecycle, context: HookLog, now: float, *, period_s: float) -> bool:
     stepped(context, "train", to_s=now, period_s=period_s)
-    return found.update(now) == Phase.REPORTING
+    return found.update(now) == Due.REPORT
 
 
 @given(
@@ -110,7 +111,7 @@ def test_a_report_comes_in_all_cases(
             ends.pop(0)
             if len(loop.steps) == 2 and now < latest_s:
                 latest_s = max(latest_s, now + seconds + GRACE_S)
-        if found.update(now, importing=now < imports_s) in (Phase.REPORTING, Phase.UNSEEN):
+        if found.update(now, importing=now < imports_s) in (Due.REPORT, Due.UNSEEN):
             reported_s = now
     assert reported_s is not None and reported_s <= latest_s + 1.0
 
@@ -118,40 +119,40 @@ def test_a_report_comes_in_all_cases(
 def test_nothing_is_seen() -> None:
     """The clock starts with the end of the imports; later steps still get their own report."""
     found, context = life()
-    assert found.update(130.0, importing=True) == Phase.WAITING
-    assert found.update(131.0) == Phase.WAITING
-    assert found.update(132.5) == Phase.WORKING
-    assert found.start_s == 131.0
-    assert found.update(150.0) == Phase.WAITING
-    assert found.update(151.5) == Phase.SEARCHING
-    assert found.update(181.0) == Phase.UNSEEN
-    assert found.update(190.0) == Phase.SEARCHING, "samples may still show a loop"
+    assert found.update(130.0, importing=True) == Due.NOTHING
+    assert found.update(130.9) == Due.NOTHING
+    assert found.update(131.5) == Due.MEASURE
+    assert found.start_s == 130.0
+    assert found.update(149.0) == Due.NOTHING
+    assert found.update(150.5) == Due.SEARCH
+    assert found.update(180.0) == Due.UNSEEN
+    assert found.update(189.0) == Due.SEARCH, "samples may still show a loop"
     loop = context.timeline.loop("train", name="train", kind="watch", thread=1)
     loop.steps += [Step(190.0 + i, 191.0 + i, 0.0) for i in range(6)]
     assert found.seen_loop is loop and found.loop is None
-    assert found.update(191.5) == Phase.WARMING_UP
-    assert found.update(196.0) == Phase.MEASURING
+    assert found.update(191.5) == Due.NOTHING
+    assert found.update(196.0) == Due.MEASURE
     assert found.end_s == 211.0
 
 
 def test_a_loop_that_ends_at_once_gets_its_report() -> None:
     found, context = life()
     stepped(context, "train", to_s=110.3)
-    assert found.update(111.0) == Phase.WARMING_UP
-    assert found.update(161.0) == Phase.REPORTING
+    assert found.update(111.0) == Due.NOTHING
+    assert found.update(161.0) == Due.REPORT
 
 
 def test_another_loop_takes_over() -> None:
     """A loop that read the data once, for its mean, is no training."""
     found, context = life()
     stepped(context, "mean", to_s=114.0)
-    assert found.update(114.0) == Phase.MEASURING
+    assert found.update(114.0) == Due.MEASURE
     train = stepped(context, "train", to_s=110.0)
     train.steps.append(Step(114.0, 114.1, 0.0))
     stepped(context, "train", to_s=116.0)
-    assert found.update(116.0) == Phase.WAITING, "it may be an evaluation"
+    assert found.update(116.0) == Due.NOTHING, "it may be an evaluation"
     stepped(context, "train", to_s=124.0)
-    assert found.update(124.0) == Phase.MEASURING
+    assert found.update(124.0) == Due.MEASURE
     assert found.loop is train
     assert found.end_s == pytest.approx(134.1)
 
@@ -170,3 +171,20 @@ def test_the_scripts_own_thread_comes_first() -> None:
     train = stepped(context, "train", to_s=113.0)
     found.update(115.0)
     assert found.loop is train
+
+
+def test_a_watch_without_an_experiment_is_short_until_half_of_it_is_over() -> None:
+    found, context = life()
+    assert found.short(109.0, ()) == "", "there is no loop"
+    stepped(context, "train", to_s=111.0)
+    found.update(111.0)
+    assert "ended 1.0 s after the first step" in found.short(111.0, ()), "in the warm-up"
+    stepped(context, "train", to_s=112.2)
+    assert found.update(112.2) == Due.MEASURE
+    half_s = (found.start_s + found.end_s) / 2
+    unknown, known = Intervention("cores", 1.0), Intervention("cores", 1.0, 0.1, (0.0, 0.2))
+    assert "was to last 20 s" in found.short(half_s - 0.1, (unknown,))
+    assert found.short(half_s, ()) == found.short(114.0, (unknown, known)) == ""
+    loop = context.timeline.loops["train"]
+    loop.steps.append(Step(112.3, 112.4, 0.0, free=True))
+    assert found.short(114.0, ()) == "", "a burst"

@@ -3,6 +3,7 @@ see."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -75,29 +76,14 @@ def test_a_process_that_nobody_waits_for() -> None:
     assert process.wait() == 9, "it is still the script's to wait for"
 
 
-def test_who_dies_of_a_ctrl_c_did_not_stop_the_feed() -> None:
+def test_who_is_terminated_did_not_stop_the_feed() -> None:
     log = HookLog(Timeline())
-    dog = Watchdog(log, threading.get_ident(), dead_s=8.0)
-    ends = [
-        children.dead_process(1, 1),
-        children.dead_process(2, -2),
-        children.dead_process(3, -15),
-    ]
-    others = [
-        children.dead_process(4, -9),
-        children.dead_process(5, 11),
-        DeadProducer("thread reader", "thread reader ended:\nValueError: 1"),
-    ]
-    for dead in (*ends, *others):
+    ends = [children.dead_process(pid, code) for pid, code in ((1, 1), (2, -9), (3, 11))]
+    ends.append(DeadProducer("thread reader", "thread reader ended:\nValueError: 1"))
+    for dead in (children.dead_process(4, -15), *ends):
         log.saw_death(dead)
-
-    def deaths(*given: float) -> list[str]:
-        return [dead.text for dead in dog.deaths(*given)]
-
-    kept = [dead.text for dead in (*ends[:2], *others)]
-    assert deaths() == kept
-    assert deaths(time.perf_counter()) == kept, "before it"
-    assert deaths(time.perf_counter() - 60.0) == kept[2:]
+    found = Watchdog(log, threading.get_ident(), dead_s=8.0).deaths()
+    assert [dead.text for dead in found] == [dead.text for dead in ends]
 
 
 def test_a_thread_that_ends_by_an_exception(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +149,7 @@ def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
         log = HookLog(Timeline())
         log.saw_death(children.dead_process(9, exit_code))
         dog = Watchdog(log, thread.ident or 0, dead_s=8.0)
+        log.waiting[thread.ident or 0] = 100.0
         dog._is_busy = lambda: True  # type: ignore[method-assign]
         until(
             lambda: watchdog._is_waiting(sys._current_frames().get(thread.ident or 0)), "the wait"
@@ -174,6 +161,19 @@ def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
         thread.join()
     assert (found is not None) == dead
     if found is not None:
-        assert found.waited_s == pytest.approx(9.0) and found.died[0].text.endswith(
-            watchdog.LOST_WORK
-        )
+        assert found.died[0].text.endswith(watchdog.LOST_WORK)
+
+
+@pytest.mark.parametrize(("quota", "busy"), [(1.0, False), (0.2, True), (0.05, True)])
+def test_who_uses_all_of_a_small_quota_works(
+    quota: float, busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With less than a core for a container, its processes use a twentieth of one at most."""
+    log, used_s = HookLog(Timeline()), itertools.count(step=0.05)
+    monkeypatch.setattr(watchdog, "one_core", lambda: quota)
+    monkeypatch.setattr(watchdog, "_cpu_s", lambda children: next(used_s))
+    dog = Watchdog(log, 0, dead_s=8.0)
+    log.waiting[0] = 100.0
+    log.saw_death(children.dead_process(9, -9))
+    stalls = [dog.check(float(now_s), None) for now_s in range(100, 130)]
+    assert any(stalls) != busy

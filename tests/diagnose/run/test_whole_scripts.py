@@ -81,6 +81,7 @@ def test_epochs_that_are_one_function(tmp_path: Path) -> None:
     ("name", "kind", "needs"),
     [
         ("hogwild.py", "torch", "torch"),
+        ("forked_watch.py", "watch", ""),
         pytest.param("forked_numpy.py", "sampled", "", marks=traces),
         pytest.param("results_queue.py", "sampled", "", marks=traces),
     ],

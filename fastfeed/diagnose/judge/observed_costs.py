@@ -309,5 +309,5 @@ def _batch(observed: Observed) -> dict[str, Any]:
         "disk": disk_s,
         "lock": lock_s,
         "native": max(0.0, cpu_s - lock_s),
-        "handover": signals.handover_share(evidence, producers, ledger.waited) * waited_s,
+        "handover": signals.handover_share(evidence, producers, waited=ledger.waited) * waited_s,
     }

@@ -149,7 +149,7 @@ def copies(case: Case, share: float) -> Texts:
 
 def ipc(case: Case, share: float) -> Texts:
     """Return the evidence of batches that are pickled and copied between processes."""
-    handover = signals.handover_share(case.evidence, case.made_by, case.ledger.waited)
+    handover = signals.handover_share(case.evidence, case.made_by, waited=case.ledger.waited)
     pickling = case.feed.pickling
     return _nonempty(
         f"pickling and copying between processes take {pickling:.0%} of the producers' time"

@@ -67,7 +67,7 @@ def batch_nbytes(evidence: Evidence) -> int:
     return sum(math.prod(leaf.shape) * (int(bits[0]) // 8 if bits else 1) for leaf, bits in known)
 
 
-def handover_share(evidence: Evidence, producers: ProducerProfile, waited: float) -> float:
+def handover_share(evidence: Evidence, producers: ProducerProfile, *, waited: float) -> float:
     """Return the share of the training thread's waits for worker processes in which it works.
 
     It reads and unpickles batches then. All of the time counts if the workers are at work for a

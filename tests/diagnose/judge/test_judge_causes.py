@@ -67,8 +67,9 @@ def test_that_a_disk_has_more_to_give_is_not_sure_and_comes_behind_reading_less(
     loop = loop_of([10.0] * 300, leaves=(Leaf("batch", "float32", (4, 1024), "torch.Tensor"),))
     made = producers(1, {DISK: 0.65, NATIVE: 0.35})
     machine = replace(MACHINE, disk_read_nbytes_s=2e8, own_cpu=0.4)
-    best, more, *_ = judged(loop, trainer(), *made, machine=machine).recommendations
-    assert (best.knob, more.knob) == ("cache", "threads")
+    best, *others = judged(loop, trainer(), *made, machine=machine).recommendations
+    (more,) = [one for one in others if one.knob == "threads"]
+    assert best.value == "what is used"
     assert best.predicted_speedup == pytest.approx(2.0, rel=0.02)
     assert more.predicted_speedup == pytest.approx(2.0, rel=0.05)
     assert 1 < more.interval[0] < 1 / 0.65

@@ -30,6 +30,7 @@ FOURTH_TORCH_COMMITS: dict[str, tuple[str, str]] = {
     "yanx27/Pointnet_Pointnet2_pytorch": ("eb64fe0b4c24055559cea26299cb485cdb43d8dd", "MIT"),
 }
 ONCE = "__import__('tally').once"
+FEWER = {"num_workers=2": MANY["num_workers=2"]}  # the scripts ask for 4 to 10
 WAIT = "__import__('accelerator')"
 MOVED = Edit(r"\b(input|target|image_batch|label_batch)\.cuda\(\)", r"\1.clone()")
 SPEAKERS, DEFAULTS = "cfg/SincNet_TIMIT.cfg", "--cfg cfg/SincNet_TIMIT.cfg"
@@ -70,11 +71,12 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
             Edit(r"fc_lay=2048,2048,2048", "fc_lay=128,128,128", SPEAKERS),
             Edit(r"batch_size=128", "batch_size=16", SPEAKERS),
             Edit(r"N_epochs=1500", "N_epochs=1500000", SPEAKERS),
-            Edit(r"N_batches=800", "N_batches=10", SPEAKERS),
+            Edit(r"N_batches=800", "N_batches=40", SPEAKERS),
+            Edit(r"N_eval_epoch=8", "N_eval_epoch=1", SPEAKERS),
         ),
         free=Variant((Edit(r"=create_batches_rnd\(", f"={ONCE}(create_batches_rnd, "),)),
         quiet=Variant((Edit(r"if epoch%N_eval_epoch==0:", "if False:"),)),
-        changes={"every=10x": Variant((Edit(r"N_eval_epoch=8", "N_eval_epoch=80", SPEAKERS),))},
+        changes={"every=10x": Variant((Edit(r"N_eval_epoch=1", "N_eval_epoch=10", SPEAKERS),))},
     ),
     Recipe(
         "pointnet_modelnet",
@@ -92,7 +94,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
                 Edit(r"if \(instance_acc >= best_instance_acc\):", "if False:"),
             )
         ),
-        changes=MANY,
+        changes=FEWER,
         input_codes=BESIDE,
     ),
     Recipe(
@@ -101,7 +103,9 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         "recommender",
         "pmixer/SASRec.pytorch",
         "python/main.py",
-        "--dataset ml-1m --train_dir default --maxlen 50 --device cpu --num_epochs 1000000",
+        "--dataset ml-1m --train_dir default --maxlen 50 --batch_size 32 --device cpu "
+        "--num_epochs 1000000",
+        rows=21_000,
         data=("histories:data/ml-1m.txt",),
         free=Variant(
             (Edit(r"sampler\.next_batch\(\)", f"{ONCE}(lambda: tuple(sampler.next_batch()))"),)
@@ -172,7 +176,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
             )
         ),
         changes={
-            **MANY,
+            **FEWER,
             "every=10x": Variant(
                 (
                     Edit(r"trainer\.save\(", "epoch % 10 or trainer.save("),
@@ -193,6 +197,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         "run_longExp.py",
         SERIES,
         data=("transformers:made/ETTh1.csv",),
+        edits=(Edit(r"np\.Inf", "np.inf", "utils/tools.py"),),
         free=READY,
         quiet=Variant(
             (
@@ -201,7 +206,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
             )
         ),
         changes={
-            **MANY,
+            **FEWER,
             "every=10x": Variant(
                 (
                     Edit(
@@ -220,9 +225,10 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         "series",
         "nnzhan/Graph-WaveNet",
         "train.py",
-        f"{WAVENET} --nhid 4 --batch_size 16 --epochs 1000000",
-        rows=640,
+        f"{WAVENET} --nhid 4 --batch_size 4 --epochs 1000000",
+        rows=160,
         data=("traffic:made",),
+        edits=(Edit(r"nn\.Conv1d", "nn.Conv2d", "model.py"),),
         free=Variant(
             (
                 Edit(
@@ -296,7 +302,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         quiet=Variant(
             (Edit(r"epoch_loss = valid\(epoch\)", "epoch_loss = 1.0"), without(r"writer\.add_"))
         ),
-        changes=MANY,
+        changes=FEWER,
         input_codes=BESIDE,
     ),
     Recipe(
@@ -327,7 +333,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
                 Edit(r"pd\.DataFrame\(log\)\.to_csv\(", "str("),
             )
         ),
-        changes=MANY,
+        changes=FEWER,
         input_codes=BESIDE,
     ),
     Recipe(
@@ -339,12 +345,12 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         rows=240,
         data=("salient:train_data/DUTS/DUTS-TR/DUTS-TR",),
         edits=(
-            Edit(r"\td0, d1, d2, d3, d4, d5, d6 = net\(inputs_v\)", f"\t{WAIT}.step(0.035)"),
+            Edit(r"d0, d1, d2, d3, d4, d5, d6 = net\(inputs_v\)", f"{WAIT}.step(0.035)"),
             Edit(r"loss2, loss = muti_bce.*", f"loss2 = loss = {WAIT}.output(0.005)"),
             Edit(r"del d0, d1, d2, d3, d4, d5, d6, ", "del "),
         ),
         free=READY,
-        changes=MANY,
+        changes=FEWER,
         input_codes=BESIDE,
     ),
     Recipe(
@@ -356,6 +362,11 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         "--dataset_root made/ --cuda False --batch_size 8",
         data=("objects:made",),
         edits=(
+            Edit(
+                r"target_transform=COCOAnnotationTransform\(\)",
+                "target_transform=None",
+                "data/coco.py",
+            ),
             Edit(r"vgg_weights = .*", "pass"),
             without(r"ssd_net\.vgg\.load_state_dict"),
             Edit(r", volatile=True", ""),
@@ -369,7 +380,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
             ),
         ),
         free=READY,
-        changes=MANY,
+        changes=FEWER,
         input_codes=BESIDE,
     ),
     Recipe(
@@ -380,7 +391,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         "train.py",
         "--data_root made --img_list made/train.txt --no_cuda --model_depth 10 "
         "--resnet_shortcut A --input_D 28 --input_H 224 --input_W 224 --n_epochs 1000000",
-        data=("brains:made",),
+        data=("brains:made", "package:datasets/__init__.py"),
         edits=(
             Edit(r"ndimage\.interpolation\.zoom", "ndimage.zoom"),
             Edit(r"ndimage\.interpolation\.zoom", "ndimage.zoom", "datasets/brains18.py"),
@@ -391,7 +402,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         ),
         free=READY,
         quiet=Variant((Edit(r"if not sets\.ci_test:", "if False:"),)),
-        changes=MANY,
+        changes=FEWER,
         input_codes=BESIDE,
     ),
     Recipe(
@@ -401,7 +412,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         "Beckschen/TransUNet",
         "train.py",
         "--batch_size 8 --max_epochs 1000000",
-        data=("slices:../made",),
+        data=("slices:../made", "package:datasets/__init__.py"),
         edits=(
             HOST,
             without(r"net\.load_from\("),
@@ -420,7 +431,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         ),
         free=READY,
         quiet=Variant((without(r"writer\.add_", file="trainer.py"),)),
-        changes=MANY,
+        changes=FEWER,
         input_codes=BESIDE,
     ),
     Recipe(
@@ -429,9 +440,10 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         "video, accelerator",
         "jfzhang95/pytorch-video-recognition",
         "train.py",
-        rows=160,
+        rows=320,
         data=("frames:made",),
         edits=(
+            Edit(r"batch_size=20", "batch_size=10"),
             Edit(r"nEpochs = 100", "nEpochs = 1000000"),
             Edit(r"pretrained=True", "pretrained=False"),
             Edit(r"'/[Pp]ath/to/(VAR/ucf101|UCF-101)'", "'made'", "mypath.py"),
@@ -447,7 +459,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
                 Edit(r"if useTest and", "if False and"),
             )
         ),
-        changes=MANY,
+        changes=FEWER,
         input_codes=BESIDE,
     ),
     Recipe(
@@ -458,7 +470,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         "train.py",
         "--num_epochs 1000000",
         count=after(r"optimizerD\.step\(\)"),
-        rows=64,
+        rows=160,
         data=("pictures:data",),
         edits=(
             without(r"from loss import GeneratorLoss"),
@@ -471,11 +483,12 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
             ),
             Edit(r"sr = netG\(lr\)", f"sr = hr + {WAIT}.output(0.01)"),
             Edit(r"pytorch_ssim\.ssim\(sr, hr\)\.item\(\)", "0.9"),
-            Edit(r"'(epochs|statistics)/'?", "'"),
+            Edit(r"'epochs/", "'"),
+            Edit(r"'statistics/", "'./"),
         ),
         free=READY,
         quiet=Variant((Edit(r"in val_bar:", "in ():"),)),
-        changes=MANY,
+        changes=FEWER,
         input_codes=BESIDE,
     ),
 )

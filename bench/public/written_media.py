@@ -57,7 +57,7 @@ def _speakers(path: Path, rows: int | None) -> None:
     for name in names:
         _sound(path / name, rng, float(rng.uniform(2, 4)))
     (path / "TIMIT_train.scp").write_text("\n".join(names) + "\n")
-    (path / "TIMIT_test.scp").write_text("\n".join(names[::50]) + "\n")
+    (path / "TIMIT_test.scp").write_text("\n".join(names[::400]) + "\n")
     labels: Any = {name: i % 462 for i, name in enumerate(names)}
     np.save(path / "TIMIT_labels.npy", labels)
 
@@ -176,9 +176,9 @@ def _shapes(path: Path, rows: int | None) -> None:
 
 
 def _histories(path: Path, rows: int | None) -> None:
-    """Pairs of a user and a film of MovieLens, by user: 600 users, 3,416 films."""
+    """Pairs of a user and a film of MovieLens, by user: 165 films a user, of 3,416."""
     rng = np.random.default_rng(61)
-    users = np.sort(rng.integers(1, 601, rows or 99_000))
+    users = np.repeat(np.arange((rows or 996_600) // 165) + 1, 165)
     films = rng.integers(1, 3417, len(users))
     pairs = zip(users, films, strict=True)
     path.write_text("\n".join(f"{user} {film}" for user, film in pairs) + "\n")
@@ -244,7 +244,13 @@ def _stories(path: Path, rows: int | None) -> None:
         rng.integers(0, 512, rows or 1_000_000).astype(np.uint16).tofile(path / f"data{i:02}.bin")
 
 
+def _package(path: Path, rows: int | None) -> None:
+    """An empty file, so that a folder is not hidden by an installed package of its name."""
+    path.write_text("")
+
+
 MEDIA_WRITERS = {
+    "package": _package,
     "commands": _commands,
     "speakers": _speakers,
     "nuclei": _nuclei,

@@ -475,7 +475,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         edits=(
             without(r"from loss import GeneratorLoss"),
             Edit(r"GeneratorLoss\(\)", "torch.nn.Identity()"),
-            Edit(r"batch_size=64", "batch_size=8"),
+            Edit(r"batch_size=64", "batch_size=4"),
             Edit(TRAINED_G, rf"\1g_loss = {WAIT}.output(0.015)\n\1g_loss.backward()"),
             Edit(
                 TRAINED_D,

@@ -9,6 +9,8 @@ import pytest
 from bench.public.prepare import Unprepared, prepare
 from bench.public.recipe import (
     DEVELOPMENT,
+    FOURTH,
+    FOURTH_HELD,
     SECOND,
     TEST,
     THIRD,
@@ -20,7 +22,7 @@ from bench.public.recipe import (
     halves,
     without,
 )
-from bench.public.recipes import COMMITS, FIRST, HALVES, LATER, RECIPES
+from bench.public.recipes import COMMITS, FIRST, FOURTH_RECIPES, HALVES, LATER, RECIPES
 
 SCRIPT = "for i in range(3):\n    step(i)\n    save(i)\n"
 
@@ -44,10 +46,16 @@ def test_every_script_has_a_name_of_its_own_and_a_commit() -> None:
     assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit, _ in COMMITS.values())
 
 
-def test_every_framework_is_in_both_halves() -> None:
-    for framework in {one.framework for one in FIRST}:
-        names = [HALVES[one.name] for one in FIRST if one.framework == framework]
-        assert abs(names.count(DEVELOPMENT) - names.count(TEST)) <= 1
+@pytest.mark.parametrize(
+    ("recipes", "one", "other"), [(FIRST, DEVELOPMENT, TEST), (FOURTH_RECIPES, FOURTH, FOURTH_HELD)]
+)
+def test_every_framework_is_in_both_halves(
+    recipes: tuple[Recipe, ...], one: str, other: str
+) -> None:
+    for framework in {recipe.framework for recipe in recipes}:
+        names = [HALVES[recipe.name] for recipe in recipes if recipe.framework == framework]
+        assert set(names) <= {one, other}
+        assert abs(names.count(one) - names.count(other)) <= 1
 
 
 def test_new_scripts_at_the_end_move_none() -> None:

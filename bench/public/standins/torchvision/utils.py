@@ -12,6 +12,7 @@ def make_grid(
     images: Any, nrow: int = 8, padding: int = 2, normalize: bool = False, **_: Any
 ) -> Any:
     images = torch.stack(list(images)) if isinstance(images, (list, tuple)) else images
+    images = images[None] if images.ndim == 3 else images
     images = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
     if normalize:
         low, high = images.min(), images.max()

@@ -20,7 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from bench.public.prepare import Unprepared, prepare
-from bench.public.recipe import DEVELOPMENT, SECOND, TEST, THIRD, UNMET, Recipe, Variant
+from bench.public.recipe import (
+    DEVELOPMENT,
+    FOURTH,
+    FOURTH_HELD,
+    SECOND,
+    TEST,
+    THIRD,
+    UNMET,
+    Recipe,
+    Variant,
+)
 from bench.public.recipes import COMMITS, HALVES, RECIPES
 from bench.public.runs import Disturbed, RunFailed, diagnose, rate
 from bench.public.score import answers, table
@@ -222,7 +232,7 @@ def write(rows: dict[str, Row], folder: Path) -> None:
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.public")
     parser.add_argument("names", nargs="*", metavar="NAME", help="scripts; all, if none is named")
-    sets = (DEVELOPMENT, TEST, SECOND, THIRD, UNMET)
+    sets = (DEVELOPMENT, TEST, SECOND, THIRD, UNMET, FOURTH, FOURTH_HELD)
     parser.add_argument("--half", choices=sets, help="all, if not given")
     parser.add_argument("--checkouts", type=Path, help="folder of OWNER+NAME folders")
     parser.add_argument("--output", type=Path, default=Path("build/public"))

@@ -18,6 +18,8 @@ ENVIRONMENT = ("input.serial", "step.host")
 # Of the first scripts one half is for development, and the other was met once; later ones are
 # sets of their own, each of which was met once.
 DEVELOPMENT, TEST, SECOND, THIRD = "development", "test", "second", "third"
+# The fourth set is split as the first: one half for development, one that is met once.
+FOURTH, FOURTH_HELD = "fourth", "fourth-held"
 UNMET = "unmet"  # recipes that are ready, of scripts that no diagnosis has met
 
 

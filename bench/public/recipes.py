@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from bench.public.recipe import SECOND, THIRD, UNMET, Recipe, halves
+from bench.public.recipe import (
+    DEVELOPMENT,
+    FOURTH,
+    FOURTH_HELD,
+    SECOND,
+    THIRD,
+    UNMET,
+    Recipe,
+    halves,
+)
+from bench.public.recipes_fourth_tf import FOURTH_TF, FOURTH_TF_COMMITS
 from bench.public.recipes_jax import JAX
 from bench.public.recipes_keras import KERAS, TF2
 from bench.public.recipes_more import MORE
@@ -18,7 +28,8 @@ LATER: dict[str, tuple[Recipe, ...]] = {
     SECOND: (*SECOND_TORCH, *SECOND_TF),
     THIRD: (*THIRD_TORCH, *THIRD_TF),
 }
-RECIPES = (*FIRST, *LATER[SECOND], *LATER[THIRD])
+FOURTH_RECIPES: tuple[Recipe, ...] = (*FOURTH_TF,)
+RECIPES = (*FIRST, *LATER[SECOND], *LATER[THIRD], *FOURTH_RECIPES)
 # Second scripts of repositories of the third set.
 LEFT = (
     "tcn_char",
@@ -30,13 +41,25 @@ LEFT = (
     "tcn_mnist_pixel",
     "keras_weather",
 )
+
+
+def fourth_halves(recipes: tuple[Recipe, ...]) -> dict[str, str]:
+    """Return the half of the fourth set by the name of a script."""
+    return {
+        name: FOURTH if half == DEVELOPMENT else FOURTH_HELD
+        for name, half in halves(recipes).items()
+    }
+
+
 HALVES = {
     **halves(FIRST),
+    **fourth_halves(FOURTH_RECIPES),
     **{recipe.name: half for half, recipes in LATER.items() for recipe in recipes},
     **dict.fromkeys(LEFT, UNMET),
 }
 NONE = "none stated"
 COMMITS = {
+    **FOURTH_TF_COMMITS,
     **SECOND_TORCH_COMMITS,
     **SECOND_TF_COMMITS,
     **THIRD_TORCH_COMMITS,

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.public import written_sets
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -308,6 +310,7 @@ def _weather(path: Path, rows: int | None) -> None:
 
 
 _WRITERS = {
+    **written_sets.WRITERS,
     "digits": _digits,
     "text8": _text8,
     "weather": _weather,

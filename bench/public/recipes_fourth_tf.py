@@ -373,6 +373,7 @@ FACES = _keras(
     "src/train_emotion_classifier.py",
     (
         FIT,
+        Edit(r"batch_size = 32", "batch_size = 8"),
         Edit(
             r"from keras\.preprocessing\.image import",
             "from tensorflow.keras.preprocessing.image import",

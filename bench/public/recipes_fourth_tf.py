@@ -374,6 +374,7 @@ FACES = _keras(
     (
         FIT,
         Edit(r"batch_size = 32", "batch_size = 8"),
+        Edit(r"metrics=\['accuracy'\]", "metrics=['accuracy'], jit_compile=False"),
         Edit(
             r"from keras\.preprocessing\.image import",
             "from tensorflow.keras.preprocessing.image import",

@@ -346,6 +346,8 @@ YOLO3 = _keras(
         Edit(r"epochs=50", "epochs=10**6"),
     ),
     data=("boxed:VOC",),
+    rows=1500,
+    quiet=QUIET,
 )
 NOISE = _keras(
     "noise2noise",
@@ -434,6 +436,7 @@ RECORDS = _keras(
     args="--dataset records/train.tfrecord --val_dataset records/val.tfrecord --num_classes 20"
     " --classes data/voc2012.names --epochs 1000000",
     data=("records:records",),
+    quiet=QUIET,
 )
 FLOWERS = Recipe(
     "flowers_tf_data",

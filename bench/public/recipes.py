@@ -12,6 +12,7 @@ from bench.public.recipe import (
     Recipe,
     halves,
 )
+from bench.public.recipes_fourth_tf import FOURTH_TF, FOURTH_TF_COMMITS
 from bench.public.recipes_fourth_torch import FOURTH_TORCH, FOURTH_TORCH_COMMITS
 from bench.public.recipes_jax import JAX
 from bench.public.recipes_keras import KERAS, TF2
@@ -28,7 +29,7 @@ LATER: dict[str, tuple[Recipe, ...]] = {
     SECOND: (*SECOND_TORCH, *SECOND_TF),
     THIRD: (*THIRD_TORCH, *THIRD_TF),
 }
-FOURTH_RECIPES: tuple[Recipe, ...] = (*FOURTH_TORCH,)
+FOURTH_RECIPES: tuple[Recipe, ...] = (*FOURTH_TORCH, *FOURTH_TF)
 RECIPES = (*FIRST, *LATER[SECOND], *LATER[THIRD], *FOURTH_RECIPES)
 # Second scripts of repositories of the third set.
 LEFT = (
@@ -60,6 +61,7 @@ HALVES = {
 NONE = "none stated"
 COMMITS = {
     **FOURTH_TORCH_COMMITS,
+    **FOURTH_TF_COMMITS,
     **SECOND_TORCH_COMMITS,
     **SECOND_TF_COMMITS,
     **THIRD_TORCH_COMMITS,

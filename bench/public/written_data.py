@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.public import written_sets
 from bench.public.written_media import MEDIA_WRITERS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -311,6 +312,7 @@ def _weather(path: Path, rows: int | None) -> None:
 
 _WRITERS = {
     **MEDIA_WRITERS,
+    **written_sets.WRITERS,
     "digits": _digits,
     "text8": _text8,
     "weather": _weather,

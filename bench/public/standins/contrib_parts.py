@@ -20,6 +20,8 @@ def __getattr__(name: str) -> Any:
         return tf.layers.flatten
     if name == "fully_connected":
         return _fully_connected
+    if name == "l2_regularizer":
+        return lambda scale: lambda weights: scale * tf.nn.l2_loss(weights)
     if name == "xavier_initializer":
         return tf.glorot_uniform_initializer
     if name == "sequence_loss":

@@ -120,9 +120,10 @@ class RandomHorizontalFlip:
 
 class RandomResizedCrop:
     def __init__(
-        self, size: int, scale: Any = (0.08, 1.0), ratio: Any = (3 / 4, 4 / 3), **_: Any
+        self, size: Any, scale: Any = (0.08, 1.0), ratio: Any = (3 / 4, 4 / 3), **_: Any
     ) -> None:
-        self.size, self.scale, self.ratio = size, scale, ratio
+        self.size = (size, size) if isinstance(size, int) else size
+        self.scale, self.ratio = scale, ratio
 
     def __call__(self, image: Any) -> Any:
         area = image.size[0] * image.size[1] * random.uniform(*self.scale)
@@ -132,7 +133,7 @@ class RandomResizedCrop:
         left = random.randint(0, image.size[0] - width)
         top = random.randint(0, image.size[1] - height)
         cut = image.crop((left, top, left + width, top + height))
-        return cut.resize((self.size, self.size), Image.BILINEAR)
+        return cut.resize(self.size, Image.BILINEAR)
 
 
 RandomSizedCrop = RandomResizedCrop

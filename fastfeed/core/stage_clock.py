@@ -4,63 +4,75 @@ from __future__ import annotations
 
 import time
 
-from fastfeed.core.stats import StageRow
+from fastfeed.core.stats import STAGES, StageRow
 
-# The stages as fields of a StageRow. MIXED is the work on records that are not timed one by one.
-READ, FILTER, TRANSFORM, AUGMENT = "read_s", "filter_s", "transform_s", "augment_s"
-COLLATE, HANDOVER, MIXED = "collate_s", "handover_s", ""
-# To time a group of 8 records takes 8 us. Groups that take longer than this are all timed.
-SAMPLE_EVERY_S = 0.001
-KEPT = 1 - 1 / 256  # weight of the earlier groups when another one is timed
+READ, FILTER, TRANSFORM, AUGMENT, COLLATE, HANDOVER = range(6)
+NAMES = [f"{stage}_s" for stage in STAGES[: HANDOVER + 1]]
+# A lap takes 0.6 us, and the end of a timed batch as much as some laps: half a percent of the time.
+LAP_EVERY_S = 2e-4
+KEPT = 1 - 1 / 64  # weight of the earlier batches when another one is timed
 
 
 class StageClock:
     """Adds the time of one producer to the stages of its row, without the waits that the row
     counts.
 
-    Some records take less time than the clock itself. Only one group of records a millisecond is
-    timed record by record. The time of the others is divided as that of the timed groups was.
+    Some batches, and some records, take less time than the clock itself. Batches are therefore
+    timed stage by stage only so often that it takes half a percent of the time: all slow ones are.
+    The time of the others is divided among the stages as that of the timed ones was.
     """
 
     def __init__(self, row: StageRow) -> None:
+        self.timing = True  # the present batch
         self._row = row
         self._stage = READ
-        self._since = self._waited = 0.0  # the present stage's begin, and the waits until then
-        self._sampled_at = float("-inf")
-        self._sampling = False
-        # Seconds by stage in timed groups. Without any, all time is that of reading.
-        self._mix = dict.fromkeys((READ, FILTER, TRANSFORM, AUGMENT), 0.0) | {READ: 1e-9}
+        self._since = self._waited = 0.0  # the end of the last lap, and the waits until then
+        self._due = float("-inf")  # when the next batch is timed
+        self._laps = 0
+        self._seconds = [0.0] * len(NAMES)  # of the timed batch, by stage
+        self._untimed = 0.0  # seconds of the batches before it
+        self._mix = [1e-9, *self._seconds[1:]]  # seconds by stage of the last timed batches
 
     def skip(self) -> None:
         """Leave out the time until now."""
-        self._since = time.perf_counter()
-        self._waited = self._row.wait_in_s + self._row.wait_out_s
+        row = self._row
+        self._since, self._waited = time.perf_counter(), row.wait_in_s + row.wait_out_s
 
-    def enter(self, stage: str) -> float:
-        """Begin a stage, which ends the present one; return the time."""
-        row, ended, since, before = self._row, self._stage, self._since, self._waited
-        now, waited = time.perf_counter(), row.wait_in_s + row.wait_out_s
-        spent = now - since - (waited - before)
-        self._stage, self._since, self._waited = stage, now, waited
-        if ended is MIXED:
-            each = spent / sum(self._mix.values())
-            for one, seconds in self._mix.items():
-                setattr(row, one, getattr(row, one) + each * seconds)
+    def enter(self, stage: int) -> None:
+        """Begin a stage of the present batch, which ends the one before."""
+        if self.timing:
+            self._lap()
+            self._stage = stage
+            self._laps += 1
+
+    def hand_over(self) -> float:
+        """End the making of a batch, and begin its hand-over, with which the next one is timed.
+        Return the time."""
+        if self.timing:
+            self.settle()
+            self._due += self._laps * LAP_EVERY_S
         else:
-            setattr(row, ended, getattr(row, ended) + spent)
-        if self._sampling:
-            self._mix[ended] += spent
-            self._sampling = stage in self._mix
+            self._lap()
+        now = self._since
+        self.timing = now >= self._due
+        if self.timing:
+            self._due, self._laps, self._stage = now, 1, HANDOVER
         return now
 
-    def sample(self) -> StageClock | None:
-        """Return this clock if the next group of records is to be timed, else None."""
-        if time.perf_counter() - self._sampled_at >= SAMPLE_EVERY_S:
-            self._sampled_at = self.enter(READ)
-            self._sampling = True
-            for stage in self._mix:
-                self._mix[stage] *= KEPT
-            return self
-        if self._stage is not MIXED:
-            self.enter(MIXED)
-        return None
+    def settle(self) -> None:
+        """Add all time until now to the row."""
+        self._lap()
+        mix = [KEPT * old + new for old, new in zip(self._mix, self._seconds, strict=True)]
+        each = self._untimed / sum(mix)
+        for name, share, seconds in zip(NAMES, mix, self._seconds, strict=True):
+            setattr(self._row, name, getattr(self._row, name) + seconds + each * share)
+        self._mix, self._seconds, self._untimed = mix, [0.0] * len(mix), 0.0
+
+    def _lap(self) -> None:
+        row, since, before = self._row, self._since, self._waited
+        self._since, self._waited = time.perf_counter(), row.wait_in_s + row.wait_out_s
+        spent = self._since - since - (self._waited - before)
+        if self.timing:
+            self._seconds[self._stage] += spent
+        else:
+            self._untimed += spent

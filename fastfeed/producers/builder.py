@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -180,9 +181,8 @@ class BatchBuilder:
                 else worker
             )
             name = f"item {payload}" if self._reader.indexed else place
-            value = _called(
-                name, self._read, self._reader.fetch, payload, worker=own, clock=outlet.clock
-            )
+            read = self._reading(outlet.clock)
+            value = _called(name, read, self._reader.fetch, payload, worker=own)
             if value is FILTERED:
                 return None
             if self._executor is not None:
@@ -211,9 +211,9 @@ class BatchBuilder:
         records: list[Any] = []
         parts, executor = enumerate(payload), self._executor
         ready = self._fetch_all(payload, worker, number=at[1])
+        read = self._reading(outlet.clock)
         while group := list(islice(parts, FETCH_GROUP)):
             fetched = []
-            clock = outlet.clock.sample() if self._has_stages else None
             for position, part in group:
                 outlet.mark(*at, record=position)
                 own = (
@@ -226,12 +226,11 @@ class BatchBuilder:
                     name = f"record {number} of {place}"
                     fetch = self._reader.fetch if ready is None else ready.__getitem__
                     key = part if ready is None else position
-                    item = _called(name, self._read, fetch, key, worker=own, clock=clock)
+                    item = _called(name, read, fetch, key, worker=own)
                     if item is FILTERED:
                         continue
                     if executor is not None:
-                        if clock is not None:
-                            clock.enter(AUGMENT)
+                        outlet.clock.enter(AUGMENT)
                         key = self._key_of(
                             self._draw_key(worker, part, number=at[1], position=position)
                         )
@@ -239,22 +238,16 @@ class BatchBuilder:
                     fetched.append((position, name, item))
                 except ProducerFailed as error:
                     self._skip(error, outlet, ticket=at[0])
-            records += self._finish(fetched, outlet=outlet, at=at, clock=clock)
+            records += self._finish(fetched, outlet=outlet, at=at)
         return records
 
     def _finish(
-        self,
-        fetched: list[tuple[int, str, Any]],
-        *,
-        outlet: Outlet,
-        at: tuple[int, int],
-        clock: StageClock | None,
+        self, fetched: list[tuple[int, str, Any]], *, outlet: Outlet, at: tuple[int, int]
     ) -> list[Any]:
         """Return the finished records of those that were fetched and begun."""
         if self._executor is None:
             return [item for _, _, item in fetched]
-        if clock is not None:
-            clock.enter(AUGMENT)
+        outlet.clock.enter(AUGMENT)
         records = []
         for position, name, begun in fetched:
             outlet.mark(*at, record=position)
@@ -335,27 +328,31 @@ class BatchBuilder:
             self._seeded_worker(worker, payload[0], number=number, position=0)
         return self._reader.fetch_all(payload)
 
-    def _read(
-        self,
-        fetch: Callable[[Any], Any],
-        part: Any,
-        *,
-        worker: Worker,
-        clock: StageClock | None,
+    def _reading(self, clock: StageClock) -> Callable[..., Any]:
+        """Return the function that reads an item of the present batch."""
+        timed = clock.timing and self._has_stages
+        return partial(self._timed_read, clock=clock) if timed else self._read
+
+    def _read(self, fetch: Callable[[Any], Any], part: Any, *, worker: Worker) -> Any:
+        """Return the item, or FILTERED."""
+        item = fetch(part)
+        if self._filter is not None and not self._filter(item):
+            return FILTERED
+        return item if self._transform is None else self._transform(item, worker)
+
+    def _timed_read(
+        self, fetch: Callable[[Any], Any], part: Any, *, worker: Worker, clock: StageClock
     ) -> Any:
-        """Return the item, or FILTERED. Its stages are timed with `clock`."""
-        if clock is not None:
-            clock.enter(READ)
+        """Do the same, and time each stage."""
+        clock.enter(READ)
         item = fetch(part)
         if self._filter is not None:
-            if clock is not None:
-                clock.enter(FILTER)
+            clock.enter(FILTER)
             if not self._filter(item):
                 return FILTERED
         if self._transform is None:
             return item
-        if clock is not None:
-            clock.enter(TRANSFORM)
+        clock.enter(TRANSFORM)
         return self._transform(item, worker)
 
     def _transformed(self, batch: Any, place: str, *, worker: Worker, number: int) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fastfeed.core.batch import Batch
 from fastfeed.core.position import ALL_DONE, ONLY_STREAM
-from fastfeed.core.stage_clock import HANDOVER, READ
+from fastfeed.core.stage_clock import READ
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, FeedStopped, ProducerFailed
 from fastfeed.producers.builder import BatchBuilder, Outlet
@@ -92,6 +92,7 @@ class Producer:
                 self._end()
 
     def _end(self) -> None:
+        self._clock.settle()
         self.row.cpu_s = time.thread_time() - self._cpu
         self._outlet.end()
 
@@ -173,7 +174,7 @@ class Producer:
 
     def _account(self, batch: Batch | None) -> None:
         """Count a batch, which is handed over now."""
-        row, now = self.row, self._clock.enter(HANDOVER)
+        row, now = self.row, self._clock.hand_over()
         if now - self._cpu_read_at > CPU_INTERVAL_S:
             row.cpu_s, self._cpu_read_at = time.thread_time() - self._cpu, now
         if batch is None:

@@ -167,7 +167,7 @@ class Consumption:
         """Count a batch; return False for the first one, which does not count."""
         self.last_s = now_s
         if self.first_s < 0:
-            self.first_s = now_s
+            self.first_s, self.row.augment_s = now_s, 0.0
             return False
         self.row.wait_in_s += waited_s
         self.row.batches += 1

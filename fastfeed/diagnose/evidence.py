@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
+from fastfeed.core.stats import Snapshot
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Loop, Mark, Step
@@ -227,6 +228,7 @@ class Evidence:
     hint: MarkHint | None = None  # if too few steps were seen
     children: tuple[ChildRate, ...] = ()
     interventions: tuple[Intervention, ...] = ()
+    feed: Snapshot | None = None  # of the FeedRunner, if there is one, since its start
 
     @property
     def seconds(self) -> float:

@@ -131,6 +131,11 @@ def test_prometheus(prometheus: str) -> None:
         assert scraped(url, 'fastfeed_batches_total{runner="1"}', 2)
         making = [v for k, v in found.items() if k.startswith('fastfeed_producers{runner="0"')]
         assert sum(making) == 2
+        waits = [v for k, v in found.items() if k.startswith('fastfeed_wait_ratio{runner="0"')]
+        assert sum(waits) == pytest.approx(found['fastfeed_starvation_ratio{runner="0"}'])
+        stages = {k: v for k, v in found.items() if k.startswith("fastfeed_stage_ratio{")}
+        assert any('producer="0"' in k and 'stage="read"' in k for k in stages)
+        assert all(0 < v <= 1 for v in stages.values())
         with (
             pytest.raises(OptionError, match=r"in use: must be an address of this machine.*port 0"),
             FeedRunner(ones, metrics=f"prometheus:{port_of(url)}") as second,

@@ -119,12 +119,10 @@ class Snapshot:
         """Seconds by stage for which the consumer waited; together `consumed.wait_in_s`. Empty if
         nothing is known of the producers.
 
-        What the consumer itself did in its waits is measured. The rest is divided in proportion to
-        the stages' shares of the time in which producers made batches. A stage of c seconds a
-        batch limits n producers to n / c batches per second (utilisation law: Denning and Buzen,
-        The Operational Analysis of Queueing Network Models, 1978), so that a wait shrinks by the
-        share of what is left out. Waits of worker processes for items of the source count as
-        reading for as long as the trainer read them.
+        What the consumer itself did is measured. The rest is divided by the stages' shares of the
+        producers' time: where a batch takes c seconds, n producers make n / c per second, and the
+        wait shrinks by the share of what is left out (utilisation law of Denning and Buzen, 1978).
+        Workers' waits for items count as reading for as long as the trainer read the source.
         """
         made, own = self.produced.stages, self.consumed.stages
         trainer_s = self.produced.read_s - sum(row.read_s for row in self.producers)

@@ -25,6 +25,7 @@ METRICS = {"steps/s": decimal, "starvation": percent, "queue depth": decimal, "m
 METRICS |= {"no room": decimal, "memory": size}
 SHOWN_EVENTS, SHOWN_PRODUCERS = 12, 32
 MIN_SHOWN = 0.005  # share of a stage
+COLUMNS = ("runner", "#", "in", "state", "busy", "stages", "batches", "in hand", "at", "memory")
 STRONGLY_INPUT_BOUND = 0.2  # of starvation
 BAD_NEWS = ("failed", "has ended", "ends with")  # words of an event
 STATE_COLOURS = {
@@ -157,18 +158,7 @@ def _parts(shares: Mapping[str, float]) -> str:
 def _producers(producers: ProducerTable) -> RenderableType:
     title = Text(f"\nproducers at {_clock(producers.time_ns)}", style="bold")
     table = Table(box=None, padding=(0, 1))
-    for name in (
-        "runner",
-        "#",
-        "in",
-        "state",
-        "busy",
-        "stages",
-        "batches",
-        "in hand",
-        "at",
-        "memory",
-    ):
+    for name in COLUMNS:
         is_text = name in ("in", "state", "stages", "in hand", "at")
         table.add_column(name, justify="left" if is_text else "right")
     rows = producers.rows[:SHOWN_PRODUCERS]

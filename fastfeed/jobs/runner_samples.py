@@ -177,7 +177,7 @@ class WatchedRunner:
     def _row(
         self, seen: ProducerStatus, *, rss: int, since: tuple[float, Snapshot | None]
     ) -> ProducerSample:
-        (seconds, recent), n = since, seen.number
+        n, (seconds, recent) = seen.number, since
         counters = None if recent is None or n >= len(recent.producers) else recent.producers[n]
         return ProducerSample(
             self.number,

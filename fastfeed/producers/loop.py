@@ -105,6 +105,7 @@ class Producer:
         for position, epoch in enumerate(self._epochs):
             if position < self._skip:
                 continue
+            self._clock.settle()
             if not self._outlet.admit(position):
                 return
             self._clock.skip()  # the wait for the next pass

@@ -15,8 +15,10 @@ import pytest
 from fastfeed import Augment, FeedRunner, Shuffle
 from fastfeed.augment import Flip
 from fastfeed.core import stage_clock
-from fastfeed.core.stats import STAGES, StageRow
+from fastfeed.core.stats import STAGES, StageRow, total
 from fastfeed.engine import shuffle_stage
+from fastfeed.producers import inbox, loop, reorder
+from fastfeed.producers.process import outlet
 
 HANDS = threading.local()
 # seconds of a record, or of a batch, in each function of the user
@@ -27,7 +29,8 @@ def clock_of_the_thread() -> float:
     return float(getattr(HANDS, "now_s", 0.0))
 
 
-FAKE = SimpleNamespace(perf_counter=clock_of_the_thread)
+FAKE = SimpleNamespace(perf_counter=clock_of_the_thread, thread_time=clock_of_the_thread)
+CLOCKED = stage_clock, loop, inbox, reorder, outlet
 
 
 def spend(seconds: float) -> None:
@@ -42,7 +45,8 @@ class Records:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        vars(stage_clock)["time"] = FAKE
+        for module in CLOCKED:
+            vars(module)["time"] = FAKE
 
     def __len__(self) -> int:
         return self.length
@@ -97,7 +101,8 @@ EVERYTHING: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def hands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_clock, "time", FAKE)
+    for module in CLOCKED:
+        monkeypatch.setattr(module, "time", FAKE)
 
 
 def expect(row: StageRow, *, items: int) -> None:
@@ -114,7 +119,7 @@ def test_every_stage_has_its_own_time(workers: dict[str, int]) -> None:
     with FeedRunner(Records(80), **EVERYTHING, **workers) as runner:
         assert sum(len(batch) for batch in runner) == 40
         now = runner.snapshot()
-    expect(now.produced, items=20)
+    expect(total(now.producers), items=20)
     assert sum(row.batches for row in now.producers) == 20
     assert all(row.read_s == 4 * READ_S * row.batches for row in now.producers)
 
@@ -125,7 +130,7 @@ def test_resized_producers_keep_their_times() -> None:
             assert sum(len(batch) for batch in runner) == 40
             runner.resize(threads=threads)
         assert sum(len(batch) for batch in runner) == 40
-        row = runner.snapshot().produced
+    row = runner.snapshot().produced
     assert row.batches >= 80, "a further pass may have begun"
     expect(row, items=row.batches)
 
@@ -134,7 +139,7 @@ def test_the_time_of_a_dead_worker_stays(tmp_path: Path) -> None:
     options = {**EVERYTHING, "processes": 1, "on_worker_death": "restart"}
     with FeedRunner(Deadly(80, tmp_path / "died"), **options) as runner:
         assert sum(len(batch) for batch in runner) == 40
-        row = runner.snapshot().produced
+        row = total(runner.snapshot().producers)
     assert (tmp_path / "died").exists()
     expect(row, items=20)
 
@@ -172,18 +177,26 @@ def test_augmentation_is_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
         assert runner.snapshot().produced.stages == {"augment": 12 * TRANSFORM_S}
 
 
-def test_the_wait_for_the_next_pass_is_in_no_stage() -> None:
+def test_the_wait_for_the_next_pass_is_in_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    admit = inbox.EpochPermit.admit
+
+    def late(self: inbox.EpochPermit, position: int) -> bool:
+        spend(1000.0)
+        return admit(self, position)
+
+    monkeypatch.setattr(inbox.EpochPermit, "admit", late)
     with FeedRunner(Records(8), batch_size=4) as runner:
         for _ in range(3):
             list(runner)
-        assert runner.snapshot().produced.busy_s % READ_S == 0
+    row = runner.snapshot().produced
+    assert row.stages == {"read": 4 * READ_S * row.batches}
 
 
 def test_a_shuffle_is_a_part_of_the_consumers_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(10**6))
     fake = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
     monkeypatch.setattr(shuffle_stage, "time", fake)
-    with FeedRunner(Records(80), batch_size=4, shuffle=Shuffle(16)) as runner:
+    with FeedRunner(Records(80), batch_size=4, shuffle=Shuffle(16, 8)) as runner:
         stage = runner._stream
         assert len(list(runner)) == 20
         assert stage.feed is not None

@@ -14,15 +14,7 @@ from typing import Any
 from fastfeed import __version__
 from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures
-from fastfeed.diagnose.evidence import (
-    EMPTY,
-    FULL,
-    PRODUCER,
-    TASK_STATES,
-    Evidence,
-    MarkHint,
-    Task,
-)
+from fastfeed.diagnose.evidence import EMPTY, FULL, PRODUCER, TASK_STATES, Evidence, MarkHint, Task
 from fastfeed.diagnose.report.formats import duration, percent
 from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.diagnose.report.hottest_lines import hottest_lines

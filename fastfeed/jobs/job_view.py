@@ -134,8 +134,6 @@ def _runner_title(now: RunnerSample) -> Text:
     counts = f"{now.batches:,} batches, {now.records:,} records, {size(now.nbytes)} taken"
     if now.elapsed_s:
         counts += f", waited {duration(now.wait_s)} of {duration(now.elapsed_s)}"
-    if now.waits:
-        counts += f"; waits for {_parts(now.waits)}"
     if slots.all:
         counts += f"; {slots}"
     if now.errors:
@@ -143,10 +141,10 @@ def _runner_title(now: RunnerSample) -> Text:
     if now.copied:
         counts += f"; {now.copied} batches copied, for the loop holds the slots"
     title = (f"\nrunner {now.runner} {now.state}: {counts}", "bold")
-    error = now.error.partition("\n")[0]
-    return Text.assemble(
-        title, (f"\n{now.options}", "bright_black"), (error and f"\n{error}", "red")
-    )
+    waits = f"\nwaits for input: {percent(now.starvation)}, of which {_parts(now.waits)}"
+    options, error = (f"\n{now.options}", "bright_black"), now.error.partition("\n")[0]
+    error_line = (error and f"\n{error}", "red")
+    return Text.assemble(title, waits if now.waits else "", options, error_line)
 
 
 def _parts(shares: Mapping[str, float]) -> str:

@@ -59,7 +59,8 @@ SHOWN = """train.py (pid 4242 on node7)
 killed or crashed
 processes=2
 runner 0 runs: 1,200 batches, 38,400 records
-waited 0:00:30 of 0:01:00; waits for read 40 %, collate 10 %
+waited 0:00:30 of 0:01:00
+waits for input: 50 %, of which read 40 %, collate 10 %
 stages
 read 40 %, collate 10 %
 12 slots: 6 free, 1 filling, 3 ready, 2 lent

@@ -31,7 +31,7 @@ class StageClock:
         self._laps = 0
         self._seconds = [0.0] * len(NAMES)  # of the timed batch, by stage
         self._untimed = 0.0  # seconds of the batches before it
-        self._mix = [1e-9, *self._seconds[1:]]  # seconds by stage of the last timed batches
+        self._mix = [1e-30, *self._seconds[1:]]  # seconds by stage of the last timed batches
 
     def skip(self) -> None:
         """Leave out the time until now."""

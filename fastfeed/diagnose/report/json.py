@@ -41,8 +41,7 @@ def text_of(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def json_of(diagnosis: Diagnosis) -> Json:
-    """Return a dictionary of plain values: keys in the order of the schema, None for unknown
-    values."""
+    """Return plain values by key, in the order of the schema; None for what is unknown."""
     figures, seen = diagnosis.figures, diagnosis.evidence
     found: Json = plain(
         {

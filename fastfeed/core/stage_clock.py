@@ -7,10 +7,10 @@ import time
 from fastfeed.core.stats import STAGES, StageRow
 
 READ, FILTER, TRANSFORM, AUGMENT, COLLATE, HANDOVER = range(6)
-NAMES = [f"{stage}_s" for stage in STAGES[: HANDOVER + 1]]
+STAGE_FIELDS = [f"{stage}_s" for stage in STAGES[: HANDOVER + 1]]
 # A lap takes 0.6 us, and the end of a timed batch as much as some laps: half a percent of the time.
 LAP_EVERY_S = 2e-4
-KEPT = 1 - 1 / 64  # weight of the earlier batches when another one is timed
+EARLIER_WEIGHT = 1 - 1 / 64  # weight of the earlier batches when another one is timed
 
 
 class StageClock:
@@ -29,7 +29,7 @@ class StageClock:
         self._since = self._waited = 0.0  # the end of the last lap, and the waits until then
         self._due = float("-inf")  # when the next batch is timed
         self._laps = 0
-        self._seconds = [0.0] * len(NAMES)  # of the timed batch, by stage
+        self._seconds = [0.0] * len(STAGE_FIELDS)  # of the timed batch, by stage
         self._untimed = 0.0  # seconds of the batches before it
         self._mix = [1e-30, *self._seconds[1:]]  # seconds by stage of the last timed batches
 
@@ -62,9 +62,11 @@ class StageClock:
     def settle(self) -> None:
         """Add all time until now to the row."""
         self._lap()
-        mix = [KEPT * old + new for old, new in zip(self._mix, self._seconds, strict=True)]
+        mix = [
+            EARLIER_WEIGHT * old + new for old, new in zip(self._mix, self._seconds, strict=True)
+        ]
         each = self._untimed / sum(mix)
-        for name, share, seconds in zip(NAMES, mix, self._seconds, strict=True):
+        for name, share, seconds in zip(STAGE_FIELDS, mix, self._seconds, strict=True):
             setattr(self._row, name, getattr(self._row, name) + seconds + each * share)
         self._mix, self._seconds, self._untimed = mix, [0.0] * len(mix), 0.0
 

@@ -40,7 +40,7 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
 
 
 def seconds(row: StageRow) -> list[float]:
-    return [getattr(row, name) for name in stage_clock.NAMES]
+    return [getattr(row, name) for name in stage_clock.STAGE_FIELDS]
 
 
 Lap = tuple[int, float, float]  # a stage, the milliseconds of its work, the seconds of its waits

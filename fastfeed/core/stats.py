@@ -5,25 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
+# What a producer does to a batch, in order, and what the consumer may do to it in its wait.
+STAGES = ("read", "filter", "transform", "augment", "collate", "handover", "shuffle")
+
 
 @dataclass(slots=True)
 class StageRow:
-    """The counters of one stage or of one producer; seconds are cumulative."""
+    """The counters of one producer or of the consumer; seconds are cumulative. Those of the
+    consumer's stages (`shuffle`, and `augment` with DALI) are parts of its `wait_in_s`."""
 
     batches: int = 0
     records: int = 0
     nbytes: int = 0
     skipped: int = 0  # batches of zero records
-    # in the user's code, collating and checking; for the consumer: the part of wait_in_s spent on
-    # DALI
-    busy_s: float = 0.0
-    # of that, on a core; for the consumer: spent in the hand-over to a framework, under the GIL
+    # on a core; for the consumer: spent in the hand-over to a framework, under the GIL
     cpu_s: float = 0.0
     wait_in_s: float = 0.0  # for input
     wait_out_s: float = 0.0  # for room in the buffer behind this stage
     errors: int = 0  # records or batches that raised and were skipped, with on_error="skip"
     # batches handed out as copies, because the consumer holds all the slots that can be spared
     copied: int = 0
+    read_s: float = 0.0  # from the source, or its cache
+    filter_s: float = 0.0
+    transform_s: float = 0.0  # of records and of batches
+    augment_s: float = 0.0  # decoding included
+    collate_s: float = 0.0  # casts and checks included
+    handover_s: float = 0.0  # of whole batches to the consumer
+    shuffle_s: float = 0.0
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Seconds by stage, without stages that took none."""
+        return {stage: s for stage in STAGES if (s := getattr(self, f"{stage}_s"))}
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of all stages: the time in which a producer does not wait."""
+        return sum(self.stages.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +114,27 @@ class Snapshot:
         """Batches that the consumer took per second of wall time."""
         return self.consumed.batches / self.elapsed_s if self.elapsed_s > 0 else float("nan")
 
+    @property
+    def blocked_s(self) -> dict[str, float]:
+        """Seconds by stage for which the consumer waited; together `consumed.wait_in_s`. Empty if
+        nothing is known of the producers.
+
+        What the consumer itself did is measured. The rest is divided by the stages' shares of the
+        producers' time: where a batch takes c seconds, n producers make n / c per second, and the
+        wait shrinks by the share of what is left out (utilisation law of Denning and Buzen, 1978).
+        Workers' waits for items count as reading for as long as the trainer read the source.
+        """
+        made, own = self.produced.stages, self.consumed.stages
+        trainer_s = self.produced.read_s - sum(row.read_s for row in self.producers)
+        waited_s = min(self.produced.wait_in_s, max(0.0, trainer_s) * len(self.producers))
+        made["read"] = made.get("read", 0.0) + waited_s
+        total, rest_s = sum(made.values()), self.consumed.wait_in_s - sum(own.values())
+        if total <= 0:
+            return {}
+        each = max(0.0, rest_s) / total
+        seconds = {name: own.get(name, 0.0) + each * made.get(name, 0.0) for name in STAGES}
+        return {name: one for name, one in seconds.items() if one}
+
     def __sub__(self, earlier: Snapshot) -> Snapshot:
         producers = zip(self.producers, earlier.producers, strict=True)
         return Snapshot(
@@ -126,7 +165,7 @@ class Consumption:
         """Count a batch; return False for the first one, which does not count."""
         self.last_s = now_s
         if self.first_s < 0:
-            self.first_s = now_s
+            self.first_s, self.row.augment_s = now_s, 0.0
             return False
         self.row.wait_in_s += waited_s
         self.row.batches += 1

@@ -45,7 +45,8 @@ def activity_of(thread: int | None) -> int:
 class ProducerStatus(NamedTuple):
     """One producer. `worker`: the number of its worker process, 0 for a thread of the trainer.
     `stream`, `item`, `record`: the record in flight, -1 for none or unknown. `where`: the
-    innermost line of the user's code, as "decode data.py:41", or the node of a remote producer."""
+    innermost line of the user's code, as "decode data.py:41", or the node of a remote producer.
+    `number`: its place in `Snapshot.producers`."""
 
     kind: int  # THREAD, PROCESS or REMOTE
     state: int  # an index into STATES
@@ -57,6 +58,7 @@ class ProducerStatus(NamedTuple):
     record: int
     counters: StageRow
     where: str
+    number: int = 0
 
 
 class WorkerStatus(NamedTuple):

@@ -33,6 +33,7 @@ def anonymised(recording: Recording) -> Recording:
         parts=tuple(map(hidden.part, seen.parts)),
         hint=seen.hint and seen.hint._replace(place=hidden.place(seen.hint.place)),
         children=tuple(replace(one, name=hidden.of("process", one.name)) for one in seen.children),
+        feed=seen.feed and replace(seen.feed, set_aside=()),
         missing=tuple(text.partition(":")[0] for text in seen.missing),
     )
     died = tuple(map(hidden.dead, recording.died))

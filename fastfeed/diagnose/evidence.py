@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
+from fastfeed.core.stats import Snapshot
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Loop, Mark, Step
@@ -231,6 +232,7 @@ class Evidence:
     interventions: tuple[Intervention, ...] = ()
     stepless: str = ""
     short: str = ""
+    feed: Snapshot | None = None  # of the FeedRunner, if there is one, since its start
 
     @property
     def seconds(self) -> float:

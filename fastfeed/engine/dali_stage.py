@@ -206,7 +206,7 @@ class DaliStage(Stage):
         self._over = False
         self._failure: FeedError | None = None
         self._left_out = 0  # rows of batches of which nothing was left
-        # `busy_s` is time waited for DALI, and `errors` counts records left out
+        # `augment_s` is time waited for DALI, and `errors` counts records left out
         self._row = row
         self._producers = producers  # their errors count for error_limit, too
         self._mark: Any = None  # state of the stage before at the batch that was taken last
@@ -307,7 +307,7 @@ class DaliStage(Stage):
             sound = False
             packed, leaves = self._saved(self._flights.oldest.packed)
         finally:
-            self._row.busy_s += time.perf_counter() - start
+            self._row.augment_s += time.perf_counter() - start
         mark = self._flights.over(sound=sound)
         self._left_out += rows
         if packed is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.position import FROM_THE_START, ONLY_STREAM, Position
-from fastfeed.core.stats import Consumption, Snapshot, total
+from fastfeed.core.stats import Consumption, Snapshot, StageRow, total
 from fastfeed.core.status import FEED_ENDED, FEED_FAILED, FEED_STOPPED, FeedStatus, state_of
 from fastfeed.engine.epoch_schedule import EpochSchedule, PartialEpoch, ResumePoint
 from fastfeed.engine.order_stage import (
@@ -151,7 +151,7 @@ class Feed:
     def take(self) -> Batch | None:
         """Return the next batch, or None after the last of a run; the time inside counts as waiting
         for input."""
-        start = time.perf_counter()
+        start, shuffled_s = time.perf_counter(), self._order.shuffle_s
         if self.error is not None:
             raise self.error
         last = self._stages[-1]
@@ -165,6 +165,7 @@ class Feed:
         if batch is not None:
             rows = batch.rows + last.lost
             if self._consumption.count(batch.rows, batch.nbytes, waited_s=now - start, now_s=now):
+                self._consumption.row.shuffle_s += self._order.shuffle_s - shuffled_s
                 copied = self._producers.copied
                 self.warnings.look(now, copied=copied, first_s=self._consumption.first_s)
             if self._owed is not None:
@@ -237,7 +238,7 @@ class Feed:
         ready, nbytes = producers.depth
         return Snapshot(
             elapsed_s=0.0 if taken.first_s < 0 else until_s - taken.first_s,
-            produced=total(rows),
+            produced=total((*rows, StageRow(read_s=producers.read_s))),
             consumed=replace(taken.row, copied=producers.copied),
             depth=ready + depth,
             depth_nbytes=nbytes,

@@ -35,6 +35,7 @@ class OrderStage(Stage):
     """
 
     shuffles = False
+    shuffle_s = 0.0  # seconds that it took
 
     def __init__(self) -> None:
         self._batches: deque[Batch] = deque()  # that are ready

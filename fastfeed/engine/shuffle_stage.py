@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -103,7 +104,9 @@ class ShuffleStage(OrderStage):
                 )
             return
         if pool is not None and batch is not None:
+            start = time.perf_counter()
             pool.push(batch, stream=key[0], item=key[1])
+            self.shuffle_s += time.perf_counter() - start
         self._position.arrived(*key, rows=0)
 
     def _end_input(self, *, last: bool) -> None:
@@ -121,7 +124,10 @@ class ShuffleStage(OrderStage):
 
     def _draw(self) -> Batch | None:
         assert self._pool is not None
-        return self._pool.draw()
+        start = time.perf_counter()
+        batch = self._pool.draw()
+        self.shuffle_s += time.perf_counter() - start
+        return batch
 
     def _new_pool(self) -> ShufflePool:
         return ShufflePool(

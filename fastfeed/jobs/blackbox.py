@@ -104,6 +104,8 @@ def _typed(kind: Any, value: Any) -> Any:
         if type(value) not in types or not -1 <= value < 2**63:  # -1 for what is unknown
             raise ValueError
         return value
+    if kind == dict[str, float]:
+        return {_typed(str, name): _typed(float, one) for name, one in value.items()}
     if kind not in FIELD_TYPES:
         return tuple(_typed(ProducerSample, row) for row in value)
     return kind(**{name: _typed(FIELD_TYPES[kind][name], of) for name, of in value.items()})

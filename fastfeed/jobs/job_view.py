@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from rich.console import Group, RenderableType
@@ -24,6 +24,8 @@ METRICS: dict[str, Callable[[float | None], str]]
 METRICS = {"steps/s": decimal, "starvation": percent, "queue depth": decimal, "making": decimal}
 METRICS |= {"no room": decimal, "memory": size}
 SHOWN_EVENTS, SHOWN_PRODUCERS = 12, 32
+MIN_SHOWN = 0.005  # share of a stage
+COLUMNS = ("runner", "#", "in", "state", "busy", "stages", "batches", "in hand", "at", "memory")
 STRONGLY_INPUT_BOUND = 0.2  # of starvation
 BAD_NEWS = ("failed", "has ended", "ends with")  # words of an event
 STATE_COLOURS = {
@@ -139,17 +141,23 @@ def _runner_title(now: RunnerSample) -> Text:
     if now.copied:
         counts += f"; {now.copied} batches copied, for the loop holds the slots"
     title = (f"\nrunner {now.runner} {now.state}: {counts}", "bold")
-    error = now.error.partition("\n")[0]
-    return Text.assemble(
-        title, (f"\n{now.options}", "bright_black"), (error and f"\n{error}", "red")
-    )
+    waits = f"\nwaits for input: {percent(now.starvation)}, of which {_parts(now.waits)}"
+    options, error = (f"\n{now.options}", "bright_black"), now.error.partition("\n")[0]
+    error_line = (error and f"\n{error}", "red")
+    return Text.assemble(title, waits if now.waits else "", options, error_line)
+
+
+def _parts(shares: Mapping[str, float]) -> str:
+    """Return shares by stage, the greatest first: "read 50 %, transform 9 %"."""
+    shown = sorted(shares.items(), key=lambda one: -one[1])
+    return ", ".join(f"{name} {percent(one)}" for name, one in shown if one >= MIN_SHOWN)
 
 
 def _producers(producers: ProducerTable) -> RenderableType:
     title = Text(f"\nproducers at {_clock(producers.time_ns)}", style="bold")
     table = Table(box=None, padding=(0, 1))
-    for name in ("runner", "#", "in", "state", "busy", "batches", "in hand", "at", "memory"):
-        is_text = name in ("in", "state", "in hand", "at")
+    for name in COLUMNS:
+        is_text = name in ("in", "state", "stages", "in hand", "at")
         table.add_column(name, justify="left" if is_text else "right")
     rows = producers.rows[:SHOWN_PRODUCERS]
     for row in rows:
@@ -160,6 +168,7 @@ def _producers(producers: ProducerTable) -> RenderableType:
             row.place if is_thread else f"{row.place}, pid {row.pid}",
             Text(row.state, style=STATE_COLOURS.get(row.state, "bright_black")),
             percent(row.busy),
+            _parts(row.stages),
             f"{row.batches:,}",
             row.hand,
             row.where,

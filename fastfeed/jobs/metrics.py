@@ -25,6 +25,7 @@ from fastfeed.options import MetricsTarget
 LOG = logging.getLogger("fastfeed")
 CLIENT_TIMEOUT_S = 2.0  # of a client of the port, each time it is waited for
 POLL_S, REST_S = 0.05, 0.5
+SLOT_STATES = ("free", "filling", "ready", "lent")
 # name, field of a sample, description; a name with _total is a counter
 FAMILIES = (
     ("fastfeed_batches_total", "batches", "Batches that the training loop took."),
@@ -39,9 +40,12 @@ FAMILIES = (
     ("fastfeed_queue_bytes", "depth_nbytes", "Bytes of the batches made and not yet taken."),
     ("fastfeed_failed", "failed", "1 where the feed has failed."),
 )
-FAMILIES_BY_STATE = (
-    ("fastfeed_slots", "slots", "Slots of shared memory, by state."),
-    ("fastfeed_producers", "producer_states", "Producers, by what they do."),
+# name, field, description, and the labels beside the runner
+LABELLED_FAMILIES = (
+    ("fastfeed_slots", "slots", "Slots of shared memory, by state.", ["state"]),
+    ("fastfeed_producers", "producer_states", "Producers, by what they do.", ["state"]),
+    ("fastfeed_wait_ratio", "waits", "Parts of the starvation, by their cause.", ["stage"]),
+    ("fastfeed_stage_ratio", "stages", "Parts of a producer's time.", ["producer", "stage"]),
 )
 TENSORBOARD_SCALARS = ("steps_per_second", "bytes_per_second", "starvation", "wait_ms", "depth")
 
@@ -126,11 +130,11 @@ class PrometheusServer:
                 if values[key] is not None:
                     family.add_metric([runner], values[key])
             yield family
-        for name, key, description in FAMILIES_BY_STATE:
-            family = GaugeMetricFamily(name, description, labels=["runner", "state"])
+        for name, key, description, labels in LABELLED_FAMILIES:
+            family = GaugeMetricFamily(name, description, labels=["runner", *labels])
             for runner, values in runners:
-                for state, count in values[key].items():
-                    family.add_metric([runner, state], count)
+                for of, value in values[key].items():
+                    family.add_metric([runner, *of], value)
             yield family
 
     def close(self) -> None:
@@ -148,8 +152,12 @@ def _values(seen: Sighting) -> dict[str, Any]:
     return {
         **by_name(sample),
         "failed": int(sample.state == FEED_STATES[FEED_FAILED]),
-        "slots": {state: getattr(sample, state) for state in ("free", "filling", "ready", "lent")},
-        "producer_states": {state: counts[state] for state in STATES},
+        "slots": {(state,): getattr(sample, state) for state in SLOT_STATES},
+        "producer_states": {(state,): counts[state] for state in STATES},
+        "waits": {(stage,): share for stage, share in sample.waits.items()},
+        "stages": {
+            (str(r.producer), s): one for r in seen.producers for s, one in r.stages.items()
+        },
     }
 
 

@@ -46,6 +46,7 @@ class RunnerSample(NamedTuple):
     copied: int
     making: int  # producers
     blocked: int  # producers that wait for room
+    waits: dict[str, float]  # parts of the starvation, by the stage that caused them
     steps_per_second: float | None = None
     bytes_per_second: float | None = None
     starvation: float | None = None
@@ -65,6 +66,7 @@ class ProducerSample(NamedTuple):
     batches: int
     rss: int  # bytes, of a worker process
     busy: float | None  # share of the last seconds in which it did not wait
+    stages: dict[str, float]  # parts of that share
 
 
 class Sighting(NamedTuple):
@@ -126,8 +128,8 @@ class WatchedRunner:
         seconds, recent = self._recent(now)
         rss = {w.number: rss_of(w.pid) for w in found.workers if w.pid and not (w.ended or w.node)}
         rows = [
-            self._row(n, producer, rss=rss.get(producer.worker, 0), since=(seconds, recent))
-            for n, producer in enumerate(found.producers)
+            self._row(producer, rss=rss.get(producer.worker, 0), since=(seconds, recent))
+            for producer in found.producers
         ]
         sample = self._sample(now, found, since=(seconds, recent))
         self.last = Sighting(sample, rows, self._events(found, rows), found.over)
@@ -168,13 +170,14 @@ class WatchedRunner:
             copied=consumed.copied,
             making=states[status.MAKING],
             blocked=states[status.ROOM],
+            waits=_shares(since[1].blocked_s, since[0]) if since[1] is not None else {},
             **_rates(*since),
         )
 
     def _row(
-        self, n: int, seen: ProducerStatus, *, rss: int, since: tuple[float, Snapshot | None]
+        self, seen: ProducerStatus, *, rss: int, since: tuple[float, Snapshot | None]
     ) -> ProducerSample:
-        seconds, recent = since
+        n, (seconds, recent) = seen.number, since
         counters = None if recent is None or n >= len(recent.producers) else recent.producers[n]
         return ProducerSample(
             self.number,
@@ -187,6 +190,7 @@ class WatchedRunner:
             seen.counters.batches,
             rss,
             None if counters is None else min(1.0, max(0.0, counters.busy_s / seconds)),
+            {} if counters is None else _shares(counters.stages, seconds),
         )
 
     def _events(self, found: FeedStatus, rows: list[ProducerSample]) -> list[str]:
@@ -254,6 +258,10 @@ def _rates(seconds: float, recent: Snapshot | None) -> dict[str, Any]:
         "starvation": recent.starvation if math.isfinite(recent.starvation) else None,
         "wait_ms": consumed.wait_in_s / consumed.batches * 1000 if consumed.batches else None,
     }
+
+
+def _shares(stages: dict[str, float], seconds: float) -> dict[str, float]:
+    return {name: min(1.0, max(0.0, one / seconds)) for name, one in stages.items()}
 
 
 def _changed_options(options: Any) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from fastfeed.core.batch import Batch, BatchSpec, infer
 from fastfeed.core.collate import Blank, aligned_arrays, collate, lengths_of
+from fastfeed.core.stage_clock import AUGMENT, COLLATE, FILTER, READ, TRANSFORM, StageClock
 from fastfeed.core.stats import StageRow
 from fastfeed.core.structure import (
     describe,
@@ -51,6 +53,7 @@ class Outlet:
     def __init__(self, *, ordered: bool, admit: Callable[[int], bool]) -> None:
         self.ordered = ordered
         self.row = StageRow()
+        self.clock = StageClock(self.row)
         self.position = 0  # of the current epoch among those of the feed
         self._admit = admit
 
@@ -127,6 +130,8 @@ class BatchBuilder:
             threads = options.workers == 0
             self._executor = Executor(options.augment, crowded=crowded, threads=threads)
         alone = (options.transform, options.filter, options.collate, options.augment)
+        # True if the work on a record has more stages than reading.
+        self._has_stages = any((options.transform, options.filter, options.augment))
         self._gathers = not any(alone) and not options.lengths and not options.padded
         self._dtypes = None if options.packed else options.dtypes
         self._pad = options.fill
@@ -176,17 +181,21 @@ class BatchBuilder:
                 else worker
             )
             name = f"item {payload}" if self._reader.indexed else place
-            value = _called(name, self._read, self._reader.fetch, payload, worker=own)
+            read = self._reading(outlet.clock)
+            value = _called(name, read, self._reader.fetch, payload, worker=own)
             if value is FILTERED:
                 return None
             if self._executor is not None:
+                outlet.clock.enter(AUGMENT)
                 key = self._draw_key(worker, payload, number=at[1], position=None)
                 records = self._augment_rows(value, name, key=key, outlet=outlet, at=at)
                 if not records:
                     return None
                 value, varied = self._collate(records, place, outlet=outlet, lengths=False)
         if self._batch_transform is not None:
+            outlet.clock.enter(TRANSFORM)
             value, varied = self._transformed(value, place, worker=worker, number=at[1]), None
+        outlet.clock.enter(COLLATE)
         spec = self.spec or self._infer(value, varied, place=place)
         try:
             batch = spec.check(value, place)
@@ -202,6 +211,7 @@ class BatchBuilder:
         records: list[Any] = []
         parts, executor = enumerate(payload), self._executor
         ready = self._fetch_all(payload, worker, number=at[1])
+        read = self._reading(outlet.clock)
         while group := list(islice(parts, FETCH_GROUP)):
             fetched = []
             for position, part in group:
@@ -216,10 +226,11 @@ class BatchBuilder:
                     name = f"record {number} of {place}"
                     fetch = self._reader.fetch if ready is None else ready.__getitem__
                     key = part if ready is None else position
-                    item = _called(name, self._read, fetch, key, worker=own)
+                    item = _called(name, read, fetch, key, worker=own)
                     if item is FILTERED:
                         continue
                     if executor is not None:
+                        outlet.clock.enter(AUGMENT)
                         key = self._key_of(
                             self._draw_key(worker, part, number=at[1], position=position)
                         )
@@ -236,6 +247,7 @@ class BatchBuilder:
         """Return the finished records of those that were fetched and begun."""
         if self._executor is None:
             return [item for _, _, item in fetched]
+        outlet.clock.enter(AUGMENT)
         records = []
         for position, name, begun in fetched:
             outlet.mark(*at, record=position)
@@ -268,6 +280,7 @@ class BatchBuilder:
     def _collate(
         self, records: list[Any], place: str, *, outlet: Outlet, lengths: bool
     ) -> tuple[Any, Any]:
+        outlet.clock.enter(COLLATE)
         if self._own_collate is not None:
             return _called(place, self._own_collate, records), None
         if lengths:
@@ -315,12 +328,32 @@ class BatchBuilder:
             self._seeded_worker(worker, payload[0], number=number, position=0)
         return self._reader.fetch_all(payload)
 
+    def _reading(self, clock: StageClock) -> Callable[..., Any]:
+        """Return the function that reads an item of the present batch."""
+        timed = clock.timing and self._has_stages
+        return partial(self._timed_read, clock=clock) if timed else self._read
+
     def _read(self, fetch: Callable[[Any], Any], part: Any, *, worker: Worker) -> Any:
         """Return the item, or FILTERED."""
         item = fetch(part)
         if self._filter is not None and not self._filter(item):
             return FILTERED
         return item if self._transform is None else self._transform(item, worker)
+
+    def _timed_read(
+        self, fetch: Callable[[Any], Any], part: Any, *, worker: Worker, clock: StageClock
+    ) -> Any:
+        """Do the same, and time each stage."""
+        clock.enter(READ)
+        item = fetch(part)
+        if self._filter is not None:
+            clock.enter(FILTER)
+            if not self._filter(item):
+                return FILTERED
+        if self._transform is None:
+            return item
+        clock.enter(TRANSFORM)
+        return self._transform(item, worker)
 
     def _transformed(self, batch: Any, place: str, *, worker: Worker, number: int) -> Any:
         """Return what batch_transform makes of a batch. In a source of one order its draws depend

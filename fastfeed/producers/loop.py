@@ -14,6 +14,7 @@ from typing import Any
 
 from fastfeed.core.batch import Batch
 from fastfeed.core.position import ALL_DONE, ONLY_STREAM
+from fastfeed.core.stage_clock import READ
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, FeedStopped, ProducerFailed
 from fastfeed.producers.builder import BatchBuilder, Outlet
@@ -54,7 +55,7 @@ class Producer:
         epochs: range,
         skip: int = 0,
     ) -> None:
-        self.row = outlet.row
+        self.row, self._clock = outlet.row, outlet.clock
         self._workers = [replace(worker, allocate=outlet.allocate) for worker in workers]
         self._source = source
         self._builder = builder
@@ -63,8 +64,6 @@ class Producer:
         self._skip = skip
         self._stream = ONLY_STREAM  # of the current item
         self._item = 0  # its number in its epoch
-        # The time when the last item was done, and the waiting time until then.
-        self._since = self._waited = 0.0
         self._cpu = self._cpu_read_at = 0.0
 
     def run(self) -> None:
@@ -76,7 +75,8 @@ class Producer:
     def steps(self) -> Iterator[None]:
         """Run as `run` does, and yield after each item and each epoch."""
         outlet = self._outlet
-        self._since, self._cpu = time.perf_counter(), time.thread_time()
+        self._clock.skip()
+        self._cpu = time.thread_time()
         try:
             yield from self._run_epochs()
             self._end()
@@ -92,6 +92,7 @@ class Producer:
                 self._end()
 
     def _end(self) -> None:
+        self._clock.settle()
         self.row.cpu_s = time.thread_time() - self._cpu
         self._outlet.end()
 
@@ -104,8 +105,10 @@ class Producer:
         for position, epoch in enumerate(self._epochs):
             if position < self._skip:
                 continue
+            self._clock.settle()
             if not self._outlet.admit(position):
                 return
+            self._clock.skip()  # the wait for the next pass
             workers = [w if position == self._skip else replace(w, passed=0) for w in self._workers]
             # A stream that was delivered to its end is not even opened.
             todo = [replace(w, epoch=epoch) for w in workers if w.passed < ALL_DONE]
@@ -165,16 +168,14 @@ class Producer:
             return False
         self._account(batch)
         stream = ONLY_STREAM if ticket is not None else worker.index
-        return outlet.put(
-            ProducedBatch(batch, stream, place, number), key, item=number, spec=self._builder.spec
-        )
+        produced = ProducedBatch(batch, stream, place, number)
+        goes_on = outlet.put(produced, key, item=number, spec=self._builder.spec)
+        self._clock.enter(READ)
+        return goes_on
 
     def _account(self, batch: Batch | None) -> None:
-        """Count the time since the last item as busy, except for the time spent waiting."""
-        row, now = self.row, time.perf_counter()
-        waited = row.wait_in_s + row.wait_out_s
-        row.busy_s += now - self._since - (waited - self._waited)
-        self._since, self._waited = now, waited
+        """Count a batch, which is handed over now."""
+        row, now = self.row, self._clock.hand_over()
         if now - self._cpu_read_at > CPU_INTERVAL_S:
             row.cpu_s, self._cpu_read_at = time.thread_time() - self._cpu, now
         if batch is None:

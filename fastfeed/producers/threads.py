@@ -196,6 +196,7 @@ class ThreadProducers:
         """Return an empty audit: threads have no slots."""
         return NO_SLOTS
 
+    read_s = 0.0  # they read the source themselves
     copied = 0  # threads lend no slots, so nothing is ever copied
     aside: tuple[str, ...] = ()  # a crash of a thread ends the whole process
 
@@ -204,7 +205,8 @@ class ThreadProducers:
         frames = sys._current_frames()
         # with its own frame in it this would be a cycle, which holds the stream
         frames.pop(threading.get_ident(), None)
-        return [_status_of(thread, made, frames=frames) for thread, made, _ in self._producers], []
+        found = [_status_of(thread, made, frames=frames) for thread, made, _ in self._producers]
+        return [one._replace(number=number) for number, one in enumerate(found)], []
 
     def stacks(self) -> str:
         """Return the Python stack of every living producer."""

@@ -19,10 +19,12 @@ SLOT_STATES_NBYTES = 2**16
 # no descriptor and no system call.
 LAST_WORDS_NBYTES = 2**12
 THREADS_AT = SLOT_STATES_NBYTES + LAST_WORDS_NBYTES
-COUNTERS_STRUCT = struct.Struct("<qqqqddddqq")
+COUNTERS_STRUCT = struct.Struct(
+    "<" + "".join("q" if f.type == "int" else "d" for f in fields(StageRow))
+)
 ROW_FIELDS = attrgetter(*(f.name for f in fields(StageRow)))
 IN_FLIGHT = struct.Struct("<qqq")
-THREAD_NBYTES = 128
+THREAD_NBYTES = 192
 NO_ITEM = -1
 
 

@@ -85,6 +85,9 @@ def releasing(finalizer: Finalizer) -> Callable[[], None]:
     return release_if_alive
 
 
+STREAMS: list[weakref.ref[Stream]] = []  # of all runners of this process
+
+
 class Stream:
     """A source with its options, and its feeds. Raise OptionError for options that cannot work."""
 
@@ -116,6 +119,7 @@ class Stream:
         self._followers: list[weakref.ref[Stream]] = []
         self._session_snapshot: Callable[[], Snapshot] | None = None
         self._watch: WatchedRunner | None = None  # from the first start on
+        STREAMS.append(weakref.ref(self, STREAMS.remove))
         self._sink = ""  # the name of the one that takes the batches
 
     def current_feed(self, *, each: bool = False) -> Feed:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("cv2")
 from fastfeed import augment as A
 from fastfeed.core.collate import aligned_arrays, collate
+from fastfeed.core.stage_clock import StageClock
 from fastfeed.core.stats import StageRow
 from fastfeed.core.worker import Worker
 from fastfeed.options import FeedOptions
@@ -69,6 +70,7 @@ class Outlet:
         self.marked: list[int] = []
         self.skipped: list[str] = []
         self.row = StageRow()
+        self.clock = StageClock(self.row)
         self.allocate = aligned_arrays
 
     def mark(self, key: int, item: int, *, record: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.diagnose.diagnosis import (
     CODES,
     Account,
@@ -311,6 +312,10 @@ def long() -> Diagnosis:
     return replace(one, evidence=seen, figures=figures((0.70, 0.29, 0.01, 0.0), seen))
 
 
+ROWS = StageRow(batches=40, read_s=4, transform_s=2, wait_out_s=4), StageRow()
+FEED = Snapshot(60.0, ROWS[0], StageRow(batches=40, wait_in_s=8, shuffle_s=2), 3, 96, ROWS)
+
+
 def odd() -> Diagnosis:
     """Every name is ODD."""
     one = diagnosis("feed.dead")
@@ -331,6 +336,7 @@ def odd() -> Diagnosis:
             "parts": (LoopPart("input", place, 0.5),),
             "missing": (ODD,),
         },
+        feed=replace(FEED, set_aside=(ODD,)),
         **{"marks": (Mark(ODD, START_S, START_S + 1, ODD),), "pools": {ODD: 3}},
         machine=Machine(2, gpus=(GpuUsage(ODD, 0.1, 0.1),), noisy=((ODD, 1.0),)),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.diagnose.diagnosis import Diagnosis, Recommendation
 from fastfeed.diagnose.evidence import (
     DISK,
@@ -123,6 +124,22 @@ def _input(share: float, busy: dict[str, float], **facts: Any) -> tuple[LoopPart
 def _epochs(loop: Loop, every: int) -> list[Mark]:
     steps = loop.steps[every::every]
     return [Mark("epoch", step.begin_s, step.begin_s) for step in steps]
+
+
+ROWS = st.builds(
+    StageRow,
+    batches=st.integers(0, 10**9),
+    **{name: st.floats(0, 1e6) for name in ("read_s", "collate_s", "wait_in_s", "wait_out_s")},
+)
+FEEDS = st.builds(
+    Snapshot,
+    st.floats(0, 1e6),
+    ROWS,
+    ROWS,
+    st.integers(0, 99),
+    st.integers(0, 10**9),
+    st.lists(ROWS, max_size=3).map(tuple),
+)
 
 
 @cache
@@ -252,4 +269,5 @@ def any_evidence(draw: Any) -> Any:
         parts=parts,
         marks=marks,
         gil_late_s=draw(st.floats(0, 0.1)),
+        feed=draw(st.none() | FEEDS),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
+from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.diagnose.anonymous import anonymised
 from fastfeed.diagnose.evidence import CALLED_BACK, PRODUCER, DeadProducer, Evidence, LoopPart
 from fastfeed.diagnose.evidence_file import Recording, read_evidence, write_evidence
@@ -33,6 +34,8 @@ def named() -> Recording:
         missing=(f"no experiment: {OWN}",),
     )
     machine = replace(found.machine, noisy=((f"python {OWN}.py", 1.0),))
+    feed = Snapshot(1.0, StageRow(), StageRow(), 0, 0, (), set_aside=(f"record of {OWN}",))
+    found = replace(found, feed=feed)
     dead = DeadProducer(f"thread {OWN}", f"File {OWN}.py\nmine.{OWN}Error: {OWN}")
     return Recording(replace(found, machine=machine), f"{OWN}.py --key {OWN}", (dead,))
 

@@ -240,9 +240,9 @@ def snapshot(seconds: float, row: StageRow, depth: int = 0) -> Snapshot:
 
 
 def test_snapshots_subtract() -> None:
-    earlier = snapshot(1.0, StageRow(1, 2, 3, 0, 0.5, 0.25, 0.5, 0.0), depth=5)
-    now = snapshot(3.0, StageRow(4, 8, 9, 1, 2.0, 0.5, 1.5, 0.5), depth=2)
-    window, row = now - earlier, StageRow(3, 6, 6, 1, 1.5, 0.25, 1.0, 0.5)
+    earlier = snapshot(1.0, StageRow(1, 2, 3, 0, 0.25, 0.5, 0.0, read_s=0.5), depth=5)
+    now = snapshot(3.0, StageRow(4, 8, 9, 1, 0.5, 1.5, 0.5, read_s=2.0), depth=2)
+    window, row = now - earlier, StageRow(3, 6, 6, 1, 0.25, 1.0, 0.5, read_s=1.5)
     assert window == Snapshot(2.0, row, row, 2, 16, (row, row))
     assert window.starvation == 0.5
     assert np.isnan((now - now).starvation)
@@ -261,17 +261,16 @@ def test_rows_are_copied_and_added() -> None:
 def test_busy_time_is_accounted_to_the_producer_that_spent_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from fastfeed.core import stage_clock
     from fastfeed.producers import loop
 
     clock = threading.local()
-    monkeypatch.setattr(
-        loop,
-        "time",
-        SimpleNamespace(
-            perf_counter=lambda: getattr(clock, "wall_s", 0.0),
-            thread_time=lambda: getattr(clock, "cpu_s", 0.0),
-        ),
+    told = SimpleNamespace(
+        perf_counter=lambda: getattr(clock, "wall_s", 0.0),
+        thread_time=lambda: getattr(clock, "cpu_s", 0.0),
     )
+    monkeypatch.setattr(loop, "time", told)
+    monkeypatch.setattr(stage_clock, "time", told)
 
     def busy(item: int) -> np.ndarray:
         clock.wall_s = getattr(clock, "wall_s", 0.0) + 3

@@ -82,6 +82,7 @@ def sample(second: float, **changes: Any) -> RunnerSample:
         copied=0,
         making=2,
         blocked=1,
+        waits={"read": 0.4, "collate": 0.1},
         steps_per_second=20.0,
         bytes_per_second=20e6,
         starvation=0.5,
@@ -103,5 +104,6 @@ def producer(number: int, **changes: Any) -> ProducerSample:
         batches=600,
         rss=0,
         busy=0.5,
+        stages={"read": 0.4, "collate": 0.1},
     )
     return row._replace(**changes)

@@ -33,6 +33,7 @@ whole = st.integers(-1, 2**63 - 1)
 real = st.floats(0, 1e12)
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=300)
 STRATEGIES = {int: whole, float: real, str: text, float | None: st.none() | real}
+STRATEGIES[dict[str, float]] = st.dictionaries(text, real, max_size=4)
 
 
 def any_of(kind: type) -> st.SearchStrategy[Any]:
@@ -152,7 +153,8 @@ def test_garbage_costs_only_the_lines_it_hits(at: int, garbage: bytes) -> None:
     except OptionError:
         assert at <= SOME.index(b"\n")
         return
-    lost = len({*READ.samples, *READ.events} - {*found.samples, *found.events})
+    kept = (*found.samples, *found.events)
+    lost = sum(one not in kept for one in (*READ.samples, *READ.events))
     assert lost <= SOME[at : at + len(garbage)].count(b"\n") + 1
 
 
@@ -170,7 +172,7 @@ def test_a_forged_line_harms_nothing(seed: int) -> None:
     except OptionError:
         assert n == 0
         return
-    assert found.damaged <= 1 and len(set(READ.samples) - set(found.samples)) <= 1
+    assert found.damaged <= 1 and sum(one not in found.samples for one in READ.samples) <= 1
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,9 @@ killed or crashed
 processes=2
 runner 0 runs: 1,200 batches, 38,400 records
 waited 0:00:30 of 0:01:00
+waits for input: 50 %, of which read 40 %, collate 10 %
+stages
+read 40 %, collate 10 %
 12 slots: 6 free, 1 filling, 3 ready, 2 lent
 50 %
 1.5 GB

@@ -16,9 +16,10 @@ import pytest
 from fastfeed import FeedOptions, FeedRunner, MissingExtra, OptionError
 from fastfeed.core.unix import resource
 from fastfeed.jobs import metrics, observer
+from fastfeed.jobs.runner_samples import Sighting
 from fastfeed.options import MetricsTarget
 from tests.helpers.dying import until
-from tests.jobs.flights import flight, observing, ones
+from tests.jobs.flights import flight, observing, ones, producer, sample
 
 FORMS = 'be "tensorboard:DIR" or "prometheus:HOST:PORT", such as "prometheus:127.0.0.1:9123", got '
 
@@ -147,6 +148,22 @@ def test_prometheus(prometheus: str) -> None:
     until(lambda: not observing(), "the end of the thread")
     with pytest.raises(urllib.error.URLError):
         get(url)
+
+
+def test_stages(prometheus: str) -> None:
+    seen = [Sighting(sample(60), [producer(0), producer(1, stages={})], [], over=False)]
+    server = metrics.PrometheusServer(MetricsTarget("prometheus", "127.0.0.1", 0), lambda: seen)
+    try:
+        found = values(get(server.address)[0])
+    finally:
+        server.close()
+    told = {key: one for key, one in found.items() if "stage=" in key}
+    assert told == {
+        'fastfeed_wait_ratio{runner="0",stage="read"}': 0.4,
+        'fastfeed_wait_ratio{runner="0",stage="collate"}': 0.1,
+        'fastfeed_stage_ratio{producer="0",runner="0",stage="read"}': 0.4,
+        'fastfeed_stage_ratio{producer="0",runner="0",stage="collate"}': 0.1,
+    }
 
 
 def test_a_port_is_free_again_and_needs_no_black_box(

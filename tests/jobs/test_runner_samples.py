@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -149,3 +151,33 @@ def test_options_are_told_without_calling_a_repr() -> None:
         told = WatchedRunner(runner._stream, 0).options
     for words in ("batch_size=2", "shard=Shard(rank=0, world=2)", "Skip(limit=3)", "transform="):
         assert words in told
+
+
+def test_the_stages_are_those_of_the_producer_also_after_a_restart() -> None:
+    def record(index: int) -> Any:
+        return np.full(3, index)
+
+    options: dict[str, Any] = {"processes": 2, "on_worker_death": "restart", "epochs": 10**6}
+    with FeedRunner(range(64), batch_size=4, transform=record, **options) as runner:
+        batches, watched = iter(runner), WatchedRunner(runner._stream, 0)
+        next(batches)
+        first = runner.status()
+        assert first is not None
+        os.kill(first.workers[0].pid, signal.SIGKILL)
+
+        def restarted() -> Sighting | None:
+            next(batches)
+            look = watched.look()
+            pids = {row.pid for row in look.producers} if look else set()
+            known = look is not None and all(row.stages for row in look.producers)
+            return look if known and len(pids - {one.pid for one in first.workers}) == 1 else None
+
+        look: Sighting = until(restarted, "a new worker that has made batches")
+        assert [(row.place, row.producer) for row in look.producers] == [
+            ("worker 1", 1),
+            ("worker 0", 0),
+        ]
+        for row in look.producers:
+            assert row.busy == pytest.approx(min(1.0, sum(row.stages.values())))
+        waits = look.sample.waits
+        assert sum(waits.values()) == pytest.approx(look.sample.starvation or 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,9 +20,8 @@ from fastfeed.ring.status_page import (
 long = st.integers(-(2**63), 2**63 - 1)
 counts, seconds = st.integers(0, 2**63 - 1), st.floats(0, 1e12)
 hands = st.builds(InFlight, long, long, long)
-rows = st.builds(
-    StageRow, counts, counts, counts, counts, seconds, seconds, seconds, seconds, counts, counts
-)
+NAMES = [field.name for field in fields(StageRow)]
+rows = st.builds(StageRow, **{name: seconds if name.endswith("_s") else counts for name in NAMES})
 
 
 def other_side(page: StatusPage) -> StatusPage:
@@ -49,7 +50,7 @@ def test_counters_do_not_reach_into_the_table() -> None:
     last = SLOT_STATES_NBYTES - 1
     page.slots.open(range(SLOT_STATES_NBYTES))
     for thread in (0, 1):
-        page.publish(thread, StageRow(*[2**62] * 4, *[1.5] * 4, 2**62, 2**62))
+        page.publish(thread, StageRow(**{n: 1.5 if n.endswith("_s") else 2**62 for n in NAMES}))
         page.set_in_flight(thread, (2**62, 2**62, 2**62))
     assert page.slots.audit().free == SLOT_STATES_NBYTES
     page.slots.fill(last)

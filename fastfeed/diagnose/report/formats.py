@@ -84,5 +84,5 @@ def ranged(form: Form, number: float | None, *, ends: Iterable[float | None]) ->
 def doing(busy: Mapping[str, float], words: Mapping[str, str] = STATE_WORDS) -> str:
     """Return what a thread does, by shares of its time: "sleeps 62 %, Python 20 %"."""
     shown = sorted(busy.items(), key=lambda item: -item[1])[:MAX_STATES]
-    told = [f"{words[state]} {percent(share)}" for state, share in shown if share >= MIN_STATE]
+    told = [f"{words.get(s, s)} {percent(share)}" for s, share in shown if share >= MIN_STATE]
     return ", ".join(told) or "not observed"

@@ -12,8 +12,9 @@ from statistics import median
 from typing import Any
 
 from fastfeed import __version__
+from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures
-from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, MarkHint, Task
+from fastfeed.diagnose.evidence import EMPTY, FULL, PRODUCER, TASK_STATES, Evidence, MarkHint, Task
 from fastfeed.diagnose.report.formats import duration, percent
 from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.diagnose.report.hottest_lines import hottest_lines
@@ -40,8 +41,7 @@ def text_of(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def json_of(diagnosis: Diagnosis) -> Json:
-    """Return a dictionary of plain values: keys in the order of the schema, None for unknown
-    values."""
+    """Return plain values by key, in the order of the schema; None for what is unknown."""
     figures, seen = diagnosis.figures, diagnosis.evidence
     found: Json = plain(
         {
@@ -82,6 +82,7 @@ def json_of(diagnosis: Diagnosis) -> Json:
             ],
             "hottest": hottest_lines(seen),
             "stages": _stages(seen),
+            "feed": seen.feed and _feed(seen.feed, figures.starvation if figures else 0.0),
             "tasks": _tasks(seen.tasks),
             "tasks_left_out": max(0, len(seen.tasks) - MAX_TASKS),
             "machine": _machine(seen.machine),
@@ -199,6 +200,25 @@ def _stages(seen: Evidence) -> list[Json]:
                 {"role": role, "tasks": len(tasks), "cores": cores, "busy": _positive(busy)}
             )
     return found
+
+
+def _feed(feed: Snapshot, starvation: float) -> Json:
+    """Return the stages that cause the waits, and what each producer does."""
+    blocked = feed.blocked_s
+    waited_s = sum(blocked.values())
+    return {
+        "waits": {stage: starvation * one / waited_s for stage, one in blocked.items()},
+        "producers": [
+            {"batches": row.batches, "busy": _times(row)} for row in feed.producers[:MAX_TASKS]
+        ],
+    }
+
+
+def _times(row: StageRow) -> dict[str, float]:
+    """Return what a producer does, as shares of its time."""
+    seconds = row.stages | {EMPTY: row.wait_in_s, FULL: row.wait_out_s}
+    whole_s = sum(seconds.values()) or 1.0
+    return {name: one / whole_s for name, one in seconds.items() if one}
 
 
 def _tasks(tasks: tuple[Task, ...]) -> list[Json]:

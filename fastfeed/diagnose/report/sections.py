@@ -199,6 +199,8 @@ def _remarks(told: Json) -> Iterator[str]:
         )
     elif known and lost < waits - VISIBLE:
         yield f"Steps wait for {percent(waits)} of the time; free input saves {percent(lost)}."
+    if (feed := told["feed"]) and feed["waits"]:
+        yield f"Waits for input: {percent(waits)}, of which {doing(feed['waits'])}."
     if ceiling and ceiling["step_s"] is not None:
         step = ranged(duration, ceiling["step_s"], ends=(ceiling["low_s"], ceiling["high_s"]))
         yield f"A step whose input is at hand takes {step}: {ceiling['how']}."
@@ -292,6 +294,12 @@ def _details(told: Json) -> Iterator[ReportSection]:
         ("stage", "number", "cores", "what one of them does"),
         [(s["role"], str(s["tasks"]), rate(s["cores"]), doing(s["busy"])) for s in told["stages"]],
     )
+    producers = told["feed"]["producers"] if told["feed"] else []
+    made = ReportTable(
+        "Producers of the FeedRunner",
+        ("producer", "batches", "what it does"),
+        [(str(n), f"{one['batches']:,}", doing(one["busy"])) for n, one in enumerate(producers)],
+    )
     others = ReportTable(
         "Other processes",
         ("process", "cores"),
@@ -310,7 +318,7 @@ def _details(told: Json) -> Iterator[ReportSection]:
         ],
     )
     yield ReportSection("Hottest lines", tables=_filled(lines), page=page)
-    yield ReportSection("Who does what", tables=_filled(stages), page=page)
+    yield ReportSection("Who does what", tables=_filled(stages, made), page=page)
     facts = _facts(machine | told["watched"] | told["watched"]["pools"])
     yield ReportSection("Machine", facts, tables=_filled(others, devices), page=page)
     if loop is not None:

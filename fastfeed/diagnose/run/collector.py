@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from fastfeed.core.stats import Snapshot
 from fastfeed.diagnose.diagnosis import MIN_STEPS
 from fastfeed.diagnose.evidence import MIN_WORK, PRODUCER, Evidence, LoopPart
 from fastfeed.diagnose.hooks.experiments import BURSTS
@@ -159,6 +160,7 @@ class EvidenceCollector:
             beside=tuple(without_dosed(steps_beside(calls, start_s=life.start_s), marks)),
             threads=max(1, sum(task.role == PRODUCER for task in tasks)),
             hint=sampler.mark_hint() if loop is None or len(loop.steps) < MIN_STEPS else None,
+            feed=_snapshot(),
         )
 
     def _untracked(self, loop: Loop | None) -> list[str]:
@@ -168,6 +170,15 @@ class EvidenceCollector:
         reason = "" if CAN_TRACE_LINES else OLD_PYTHON
         reason = self._tracker.given_up if self._tracker else reason
         return [f"each iteration of the loop: {reason}"] if reason else []
+
+
+def _snapshot() -> Snapshot | None:
+    """Return the counters of the FeedRunner that delivered most batches; None without any."""
+    runners = sys.modules.get("fastfeed.runner.stream")
+    streams = [ref() for ref in list(runners.STREAMS)] if runners is not None else []
+    found = [stream.snapshot() for stream in streams if stream is not None]
+    found = [one for one in found if one.consumed.batches]
+    return max(found, key=lambda one: one.consumed.batches, default=None)
 
 
 def _with_notes(loop: Loop | None, parts: tuple[LoopPart, ...]) -> Loop | None:

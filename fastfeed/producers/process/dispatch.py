@@ -85,6 +85,7 @@ class Dispatcher(ServingThread):
         self._strict = prefetch is not None  # batches that wait for a straggler's count, too
         self.held = False  # True if a request was put off because of that limit
         self.reading = False  # True while the thread is in the user's code
+        self.read_s = 0.0  # seconds in which it was
 
     def start(self) -> None:
         """Start the thread, which begins to read with the first request."""
@@ -287,7 +288,7 @@ class Dispatcher(ServingThread):
     def _next(self) -> WorkItem | None:
         while not self._read and not self._stopping:
             item: WorkItem | None = None
-            over, self.reading = False, True
+            over, self.reading, start = False, True, time.perf_counter()
             try:
                 item = next(self._items)
             except StopIteration:
@@ -296,6 +297,7 @@ class Dispatcher(ServingThread):
             except BaseException as error:
                 self._error = error
             self.reading = False
+            self.read_s += time.perf_counter() - start
             with self._lock:
                 if over:
                     self._read = True

@@ -71,17 +71,18 @@ class RingOutlet(Outlet):
         batch = produced.batch
         origin = self._thread if self.ordered else produced.stream
         if batch is None or spec is None:
+            self._writer.page.publish(self._thread, self.row)
             self._writer.send((HOLE, origin, 0, key, item, 0, 0, self._writer.number))
         else:
             if spec is not self._spec:
                 self._set_spec(spec)
             slot, room = self._fill(batch)
+            self._writer.page.publish(self._thread, self.row)
             self._writer.commit(
                 slot, (BATCH, origin, slot, key, item, batch.rows, room, self._writer.number)
             )
         if self.ordered:
             self._writer.need(self._thread, NO_NEED)
-        self._writer.page.publish(self._thread, self.row)
         return True
 
     def put_borrowed(

@@ -376,6 +376,11 @@ class WorkerGroup:
             total += ready * handle.reader.slot_nbytes + nbytes
         return count, total
 
+    @property
+    def read_s(self) -> float:
+        """Seconds in which the trainer read the source for its workers."""
+        return self._dispatcher.read_s if self._dispatcher is not None else 0.0
+
     def rows(self) -> tuple[StageRow, ...]:
         """Return the counters of each producer."""
         rows = list(self._past_rows)
@@ -412,6 +417,7 @@ class WorkerGroup:
             record=in_flight.record,
             counters=worker.page.row(thread),
             where=worker.place,
+            number=worker.task.producer(thread),
         )
 
     def _state_of(self, worker: WorkerHandle, thread: int) -> int:

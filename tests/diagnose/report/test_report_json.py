@@ -17,14 +17,16 @@ from fastfeed.diagnose.diagnosis import CODES
 from fastfeed.diagnose.evidence import TASK_STATES
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.report import json as report
+from fastfeed.diagnose.report.formats import percent
 from fastfeed.diagnose.report.headline import headline_of
-from fastfeed.diagnose.report.sections import foot_of
+from fastfeed.diagnose.report.sections import foot_of, sections_of
 from fastfeed.diagnose.report.writers import write_reports, write_whole
 from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import OBSERVING, Mark
 from tests.diagnose.diagnoses import (
     DECODE,
     EXAMPLES,
+    FEED,
     MAIN,
     STEP,
     diagnosis,
@@ -127,6 +129,31 @@ def test_the_timeline_of_many_steps_adds_up(tmp_path: Path) -> None:
     assert len(found["tasks"]) + found["tasks_left_out"] == 300
 
 
+def test_the_stages_of_a_feed_runner_divide_its_waits() -> None:
+    told = diagnosis("input.cpu")
+    found = report.json_of(replace(told, evidence=replace(told.evidence, feed=FEED)))
+    waits, (made, idle) = found["feed"]["waits"], found["feed"]["producers"]
+    assert sum(waits.values()) == pytest.approx(found["starvation"])
+    assert {name: one / found["starvation"] for name, one in waits.items()} == pytest.approx(
+        {"read": 0.5, "transform": 0.25, "shuffle": 0.25}
+    )
+    assert made == {"batches": 40, "busy": {"read": 0.4, "transform": 0.2, "full": 0.4}}
+    assert idle == {"batches": 0, "busy": {}}
+    unfed = report.json_of(told)
+    assert unfed["feed"] is None
+    lines = [line for line in texts_of(found) if "of which" in line]
+    share = percent(found["starvation"])
+    parts = [percent(waits[name]) for name in ("read", "transform", "shuffle")]
+    assert lines == [
+        "Waits for input: {}, of which read {}, transform {}, shuffle {}.".format(share, *parts)
+    ]
+    assert not [line for line in texts_of(unfed) if "of which" in line]
+
+
+def texts_of(told: dict[str, Any]) -> list[str]:
+    return [text for section in sections_of(told) for text in section.texts]
+
+
 def test_few_steps_are_all_there(tmp_path: Path) -> None:
     found = written(tmp_path, "abstained")
     assert found["timeline"]["steps"]["steps"] == [1] * 12
@@ -140,8 +167,10 @@ def test_odd_names_stay_what_they_are(tmp_path: Path) -> None:
 
 
 def paths(value: Any, at: str = "") -> Iterator[str]:
-    """Every key with those above it; states and names of libraries are no keys of the schema."""
-    if isinstance(value, dict) and at != "watched.pools" and not at.endswith(".busy"):
+    """Every key with those above it; states, stages and names of libraries are no keys of the
+    schema."""
+    named = at in ("watched.pools", "feed.waits") or at.endswith(".busy")
+    if isinstance(value, dict) and not named:
         for key, one in value.items():
             path = f"{at}.{key}".lstrip(".")
             yield path

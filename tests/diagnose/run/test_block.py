@@ -83,6 +83,24 @@ def test_a_block_is_diagnosed() -> None:
     assert page.count("<") == 2, "the page is text in the cell"
 
 
+def test_the_stages_of_a_feed_runner_are_told() -> None:
+    def slow(number: int) -> int:
+        time.sleep(0.005)  # the work of making a batch
+        return number
+
+    def train_on_batches() -> None:
+        for _ in runner:
+            time.sleep(0.001)  # the work of a step
+
+    with fastfeed.FeedRunner(range(STEPS), batch_size=1, transform=slow) as runner:
+        found = diagnosed(train_on_batches).json()
+    waits, (made,) = found["feed"]["waits"], found["feed"]["producers"]
+    assert sum(waits.values()) == pytest.approx(found["starvation"])
+    assert max(waits, key=waits.__getitem__) == "transform"
+    assert made["batches"] == STEPS
+    assert sum(made["busy"].values()) == pytest.approx(1)
+
+
 def test_the_rest_of_a_long_block_runs_without_a_diagnosis() -> None:
     """The report is made when its time is over."""
     report = fastfeed.diagnose(seconds=0.4, warmup=0.05)

@@ -16,7 +16,7 @@ from fastfeed.diagnose.sample.remote_tasks import with_remote
 from tests.diagnose.evidences import PID, evidence, judged, loop_of, producers, trainer
 
 AWAY = "node 203.0.113.9"  # an address for documentation, never this machine's
-BUSY = StageRow(batches=100, busy_s=9.0, cpu_s=8.5, wait_in_s=0.5, wait_out_s=0.5)
+BUSY = StageRow(batches=100, read_s=9.0, cpu_s=8.5, wait_in_s=0.5, wait_out_s=0.5)
 
 
 def status(kind: int, pid: int, where: str = "") -> ProducerStatus:

@@ -25,13 +25,15 @@ ARRAYS_NOTE = "arrays in memory, sliced by Keras"
 class Step(NamedTuple):
     """One step, from the request for its input at `begin_s` to `end_s`, with a wait of `wait_s`.
 
-    `free` marks a step of an experiment, whose input was taken before it.
+    `free` marks a step of an experiment, whose input was taken before it. `converted_s`: seconds
+    after the wait in which the thread of the loop converts the input, as a session does its feed.
     """
 
     begin_s: float
     end_s: float
     wait_s: float
     free: bool = False
+    converted_s: float = 0.0
 
 
 class Mark(NamedTuple):

@@ -30,11 +30,14 @@ SAVERS = (
 def install(module: Any, log: HookLog) -> Undo:
     """Observe every session of the process."""
     tracker = SessionTracker(log)
-    base = sys.modules["tensorflow.python.client.session"].BaseSession
+    client = sys.modules["tensorflow.python.client.session"]
+    base = client.BaseSession
     monitored = sys.modules.get("tensorflow.python.training.monitored_session")
     undos: list[Undo] = [
         tracker.release_all,
         call_before(base, "close", action=tracker.release),
+        # made in each run as soon as its feed is converted
+        call_before(client._FetchHandler, "__init__", action=tracker.end_conversion),
     ]
     wrappers = [
         (base, "run", _wrap_run),

@@ -90,7 +90,9 @@ class SessionRun:
     plan: RunPlan
     loop: Loop | None
     monitored: bool = False
+    feeds: bool = False  # it has a feed
     begin_s: float = 0.0
+    converted_s: float = 0.0
     burst: QueueBurst | None = None
     free: bool = False
     options: dict[str, Any] = field(default_factory=dict)  # additional arguments, for a trace
@@ -122,18 +124,23 @@ class SessionRun:
 
     def step(self, loop: Loop, end_s: float) -> tuple[Step, str]:
         """Return the run as a step, and `Loop.waits`; a step that waited is not free."""
+        step = Step(self.begin_s, end_s, 0.0, converted_s=self.converted_s)
         if not self.plan.waits:
-            return Step(self.begin_s, end_s, 0.0), loop.waits
+            return step, loop.waits
         waits = self.info.graph_waits(loop, self.plan)
-        wait_s = waits.wait_s(self.options.get("run_metadata"), end_s - self.begin_s)
-        step = Step(self.begin_s, end_s, wait_s, self.free and wait_s <= MIN_WAIT_S)
+        wait_s = waits.wait_s(
+            self.options.get("run_metadata"), end_s - self.begin_s - self.converted_s
+        )
+        step = step._replace(wait_s=wait_s, free=self.free and wait_s <= MIN_WAIT_S)
         return step, "modelled" if waits.estimator.known else "hidden"
 
 
 class _ThreadState(threading.local):
-    """Begin and end of the last run of a monitored session in a thread."""
+    """Begin and end of the last run of a monitored session in a thread, and when a feed was
+    converted last."""
 
     monitored_s: tuple[float, float] | None = None
+    converted_s = 0.0
 
 
 class SessionTracker:
@@ -159,7 +166,7 @@ class SessionTracker:
             key = (fetch_key(fetches), feed_key(feeds))
             plan = info.plan(key, session.graph, fetches=fetches, feeds=feeds)
             loop = self._loop(info, key, plan=plan, feeds=feeds)
-            run = SessionRun(info, plan, loop, is_monitored(fetches))
+            run = SessionRun(info, plan, loop, is_monitored(fetches), bool(feeds))
             run.hold()
             if may_trace:
                 run.trace()
@@ -175,6 +182,10 @@ class SessionTracker:
             return None
         return run
 
+    def end_conversion(self, *args: Any, **options: Any) -> None:
+        """The feed of this thread's run is converted."""
+        self._thread.converted_s = time.perf_counter()
+
     def end(self, run: SessionRun | None, *, done: bool) -> None:
         """End a run, `done` or with an error."""
         if run is None:
@@ -184,6 +195,8 @@ class SessionTracker:
             self._log.end_wait()
             if run.monitored:
                 self._thread.monitored_s = (run.begin_s, end_s)
+            if run.feeds:
+                run.converted_s = max(0.0, self._thread.converted_s - run.begin_s)
             run.end(end_s, done=done)
             if run.loop is not None and done:
                 step, waits = run.step(run.loop, end_s)

@@ -96,8 +96,7 @@ class Case:
     def converts(self) -> bool:
         """True if what the training thread does to its batches before the step is converting."""
         _, copying = signals.preparation(self.evidence, self.ledger.waited)
-        session = signals.conversion_share(self.evidence) >= signals.MIN_SHARE
-        return session or copying >= signals.COPYING_SHARE
+        return self.loop_kind == "session" or copying >= signals.COPYING_SHARE
 
     @cached_property
     def producer_changes(self) -> dict[bool, list[Recommendation]]:

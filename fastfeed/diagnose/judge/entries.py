@@ -69,7 +69,8 @@ def ledger_of(evidence: Evidence) -> Ledger:
     body, host = np.maximum(body - np.maximum(beside - host, 0.0), 0.0), np.maximum(host, beside)
     pause = in_body + in_gap + body_out + gap_out
     wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
-    converted = _converted(evidence, body, period=period, waited=float((wait + start).sum()))
+    converted = np.minimum(body, [step.converted_s for step, _ in pairs])
+    converted += _prepared(evidence, body, period=period, waited=float((wait + start).sum()))
     inside = body - converted
     found = Ledger(begin, period, wait, start, converted, inside, host, pause, _joined(named))
     return _by_device(found, evidence)
@@ -257,14 +258,10 @@ def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats
     return wait + gap * of_gap, gap * (1 - of_gap)
 
 
-def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:
-    """Return the time of conversions in each step, the same part of all steps.
-
-    Samples of the loop's thread give that part: a session converts its feed before it runs, and
-    loops prepare the batches that they receive.
-    """
-    share = signals.conversion_share(evidence)
-    share += signals.preparation(evidence, waited / float(period.sum()))[0]
+def _prepared(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:
+    """Return the time for which loops prepare the batches that they receive, the same part of all
+    steps, which samples of the loop's thread give."""
+    share, _ = signals.preparation(evidence, waited / float(period.sum()))
     total = float(inside.sum())
     if share < signals.MIN_SHARE or not total:
         return np.zeros(len(inside))

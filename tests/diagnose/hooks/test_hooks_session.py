@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastfeed.diagnose.hooks import session_watch
 from fastfeed.diagnose.hooks.session_plan import fed_leaves
-from tests.diagnose.hooked import loops, watched
+from tests.diagnose.hooked import Clock, loops, watched
 from tests.diagnose.queued import ROWS, Graph
 
 tf = pytest.importorskip("tensorflow")
@@ -152,6 +153,35 @@ def test_fed_values_are_told_and_nothing_is_waited_for() -> None:
     (leaf,) = loop.leaves
     assert (leaf.dtype, leaf.shape, leaf.kind) == ("float64", (2, 3), "numpy.ndarray")
     assert loop.note == "x:0 takes float32 and is fed float64"
+
+
+def test_a_step_has_converted_its_feed_as_long_as_its_arrays_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(session_watch, "time", clock)
+
+    class Rows:
+        def __array__(self, *args: Any, **options: Any) -> Any:
+            clock.advance(3.0)
+            return np.ones(4, np.float32)
+
+    def work(x: Any) -> Any:
+        clock.advance(2.0)
+        return x
+
+    with watched("tensorflow", "session") as log, tf.Graph().as_default():
+        x = tf1.placeholder(tf.float32, (4,))
+        step, rest = (tf.reduce_sum(tf.numpy_function(work, [y], tf.float32)) for y in (x, 2.0))
+        with tf1.Session() as session:
+            for _ in range(3):
+                assert session.run(step, {x: Rows()}) == 4
+                assert session.run(rest) == 2
+    times = [
+        [(one.wait_s, one.converted_s, one.end_s - one.begin_s) for one in loop.steps]
+        for loop in loops(log, "session")
+    ]
+    assert times == [[(0.0, 3.0, 5.0)] * 3, [(0.0, 0.0, 2.0)] * 3]
 
 
 def test_losses_and_graphs_are_the_same_to_the_last_bit() -> None:

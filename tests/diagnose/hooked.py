@@ -39,9 +39,11 @@ class Every(Experiments):
         self.asked += 1
         return self.asked % self.n == 0
 
-    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
-        self.bursts += planned
-        super().burst(source, planned=False)
+    def burst(self, source: BurstInput) -> None:
+        self.bursts += 1
+        self.plan(0.0, 600.0)
+        super().burst(source)
+        self._log.due_s = 0.0
 
     def await_full(self, source: BurstInput, *, until_s: float) -> None:
         """Do not wait: what is there is there."""

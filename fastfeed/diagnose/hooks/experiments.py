@@ -19,7 +19,6 @@ from fastfeed.steps.timeline import Loop, Mark
 BURSTS = 3  # number of bursts in the measured time
 MAX_TIME_SHARE = 0.2  # of the measured time, for all bursts
 MAX_FILL_SHARE = 0.6  # of the time of a burst, for taking its batches
-UNPLANNED_BURST_S = 2.0  # longest burst before the measured time
 MAX_BATCHES = 8  # batches that are taken ahead in a burst
 MAX_NBYTES = 1 << 28  # bytes of batches that are taken ahead in a burst
 MIN_STARVATION = 0.03  # a loop that waits for a smaller share of its time has nothing to measure
@@ -44,7 +43,7 @@ class Experiments:
     def __init__(self, log: HookLog) -> None:
         self._log = log
         self._due: list[float] = []
-        self._max_burst_s = UNPLANNED_BURST_S
+        self._max_burst_s = 0.0
         self._loop: Loop | None = None  # loop of the next burst
         self._guarded_steps = 0
         self._refused: set[int] = set()  # ids of loops
@@ -63,15 +62,14 @@ class Experiments:
         """Return True if a burst of this loop is due."""
         return perf_counter() >= self._log.due_s and self._chosen_loop() is loop
 
-    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
+    def burst(self, source: BurstInput) -> None:
         """Take batches ahead, and wait until the producers have filled their buffer again.
 
         The steps that follow then have their batches and the machine. A burst that takes too long
-        is the last one. One that is not `planned` comes in addition.
+        is the last one.
         """
-        if planned:
-            self._schedule_next()
-            self._bursts += 1
+        self._schedule_next()
+        self._bursts += 1
         begin_s = perf_counter()
         cuda = _cuda()
         if cuda is not None:
@@ -85,7 +83,7 @@ class Experiments:
         finally:
             end_s = perf_counter()
             self._log.add_mark(Mark("experiment", begin_s, end_s))
-        if planned and end_s - begin_s > 2 * self._max_burst_s:
+        if end_s - begin_s > 2 * self._max_burst_s:
             self._due.clear()
             self._schedule_next()
 

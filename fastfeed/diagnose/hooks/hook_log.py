@@ -36,7 +36,7 @@ class BurstSchedule(Protocol):
     def is_due(self, loop: Loop) -> bool:
         """Return True if a burst of this loop is due."""
 
-    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
+    def burst(self, source: BurstInput) -> None:
         """Take batches ahead."""
 
     def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
@@ -142,10 +142,10 @@ class HookLog(StepLog):
             return False
         return self.experiments.is_due(loop)
 
-    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
+    def burst(self, source: BurstInput) -> None:
         """Make a burst; see `Experiments.burst`."""
         if self.experiments is not None:
-            self.experiments.burst(source, planned=planned)
+            self.experiments.burst(source)
 
     def schedule_burst(self, due_s: float) -> None:
         """Set the time of the next burst."""

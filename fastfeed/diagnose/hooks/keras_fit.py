@@ -49,6 +49,7 @@ def install(module: Any, log: HookLog) -> Undo:
     if trainer is not None:
         undos += [
             patch(trainer, "train_on_batch", wrap=hooks.wrap_train_on_batch),
+            timer.method(trainer, "evaluate", kind="evaluation"),
             timer.method(trainer, "predict", kind="evaluation", label="predict"),
         ]
     callbacks = sys.modules["keras.src.callbacks.callback_list"].CallbackList
@@ -66,10 +67,6 @@ def install(module: Any, log: HookLog) -> Undo:
         undos.append(timer.method(model, name, kind="checkpoint", label=name))
     timed = EPOCH_CALLBACKS + BATCH_CALLBACKS if backend == "tensorflow" else EPOCH_CALLBACKS
     undos += [timer.method(callbacks, name, kind="callback", label=name) for name in timed]
-    undos += [
-        call_before(callbacks, "on_test_begin", action=hooks.begin_evaluation),
-        patch(callbacks, "on_test_end", wrap=hooks.wrap_on_test_end),
-    ]
     return undo_all(undos)
 
 
@@ -78,32 +75,12 @@ class _KerasHooks:
 
     def __init__(self, log: HookLog) -> None:
         self._log = log
-        self._evaluations: dict[int, float] = {}  # by the id of a callback list: their begin
 
     def begin_epoch(self, callbacks: Any, epoch: Any, *args: Any, **kwargs: Any) -> None:
         """Mark the begin of an epoch."""
         if self._log.active:
             now_s = time.perf_counter()
             self._log.add_mark(Mark("epoch", now_s, now_s, str(epoch)))
-
-    def begin_evaluation(self, callbacks: Any, *args: Any, **kwargs: Any) -> None:
-        """Begin an evaluation."""
-        if self._log.active:
-            self._evaluations[id(callbacks)] = time.perf_counter()
-
-    def wrap_on_test_end(self, original: Any) -> Any:
-        """Mark an evaluation, which ends with its callbacks."""
-
-        @functools.wraps(original)
-        def on_test_end(callbacks: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(callbacks, *args, **kwargs)
-            finally:
-                start_s = self._evaluations.pop(id(callbacks), None)
-                if start_s is not None:
-                    self._log.add_mark(Mark("evaluation", start_s, time.perf_counter()))
-
-        return on_test_end
 
     def wrap_enumerate_iterator(self, original: Any) -> Any:
         """Wrap the iterator of `fit`, which yields the iterator of its batches for every step."""

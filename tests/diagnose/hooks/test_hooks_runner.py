@@ -28,7 +28,7 @@ class Bursting(HookLog):
     def experiment(self, steps: StepRecorder, take: Any) -> None:
         steps.source = steps.source._replace(idle=lambda: True)
         if self.experiments is not None:
-            self.experiments.burst(RecordedInput(self.experiments, steps, get=take), planned=False)
+            self.experiments.burst(RecordedInput(self.experiments, steps, get=take))
             self.due_s = 0.0
 
 

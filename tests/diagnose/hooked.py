@@ -46,7 +46,9 @@ class Every(Experiments):
         self._log.due_s = 0.0
 
     def await_full(self, source: BurstInput, *, until_s: float) -> None:
-        """Do not wait: what is there is there."""
+        """Wait for queues; what the others have is there."""
+        if source.is_full() is not None:
+            super().await_full(source, until_s=until_s)
 
     def run(self, steps: Any, get: Any) -> None:
         """Run loops without experiments of the hooks."""

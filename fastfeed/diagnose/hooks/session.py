@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from typing import Any
 
+from fastfeed.diagnose.hooks.graph_waits import has_no_options
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import CallTimer, Undo, call_before, patch, undo_all
-from fastfeed.diagnose.hooks.session_trace import has_no_options
-from fastfeed.diagnose.hooks.session_watch import SessionTracker
+from fastfeed.diagnose.hooks.session_runs import SessionTracker
 
 MODULES = ("tensorflow",)
 SAVERS = (
@@ -70,7 +69,7 @@ def _tracked(
         done = True
         return result
     finally:
-        tracker.end(run, done=done)
+        tracker.end(what[0], run, done=done)
 
 
 def _wrap_run(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:
@@ -129,16 +128,13 @@ def _wrap_callable(
 
 
 def _wrap_hooked_run(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:
-    """Wrap the run of a monitored session, to record the time of its hooks before and after it."""
+    """Wrap the run of a monitored session, whose hooks follow the run in it."""
 
     @functools.wraps(original)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not log.active:
-            return original(self, *args, **kwargs)
-        tracker.begin_monitored()
-        start_s = time.perf_counter()
         result = original(self, *args, **kwargs)
-        tracker.end_monitored(start_s, time.perf_counter())
+        if log.active:
+            tracker.end_hooks()
         return result
 
     return run

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed.diagnose.hooks import session_trace
-from fastfeed.diagnose.hooks.session_trace import waited_s
+from fastfeed.diagnose.hooks import graph_waits
+from fastfeed.diagnose.hooks.graph_waits import waited_s
 from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
 from tests.diagnose.hooked import loops, watched
 
@@ -143,9 +143,9 @@ def test_reading_traces_takes_a_hundredth_of_the_time(monkeypatch: pytest.Monkey
         now[0] += 1.0  # a large graph
         return 0.0
 
-    monkeypatch.setattr(session_trace.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(session_trace, "waited_s", read)
-    waits = session_trace.GraphWaits({"next"})
+    monkeypatch.setattr(graph_waits.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(graph_waits, "waited_s", read)
+    waits = graph_waits.GraphWaits({"next"})
     traced = 0
     for _ in range(1000):
         if waits.is_due(now[0]):

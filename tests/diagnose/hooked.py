@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from fastfeed.diagnose.hooks.experiments import Experiments
-from fastfeed.diagnose.hooks.hook_log import BurstInput, HookLog
+from fastfeed.diagnose.hooks.experiments import BurstInput, Experiments
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.timeline import Loop, Timeline
 
 

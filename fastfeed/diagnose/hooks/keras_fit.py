@@ -124,32 +124,30 @@ class _KerasHooks:
                 return original(model, *args, **kwargs)
             begin_s = time.perf_counter()
             result = original(model, *args, **kwargs)
-            step = Step(begin_s, time.perf_counter(), 0.0)
+            step, thread = Step(begin_s, time.perf_counter(), 0.0), threading.get_ident()
+            key, caller = ("keras call", id(model), thread), sys._getframe(1)
             try:
-                self._log.add_step(self._single_loop(model, args, kwargs=kwargs), step)
+                loop = self._log.find_loop(key, lambda: _call_loop(model, args, kwargs, caller))
+                if loop is not None:
+                    self._log.add_step(loop, step)
             except Exception as error:
                 self._log.failed("train_on_batch", error)
             return result
 
         return train_on_batch
 
-    def _single_loop(self, model: Any, args: Any, *, kwargs: Any) -> Loop:
-        """Return the loop of the calls for single batches of a model."""
-        thread = threading.get_ident()
-        key = ("keras call", id(model), thread)
-        known = self._log.timeline.loops.get(key)
-        if known is not None:
-            return known
-        loop = Loop(
-            f"{getattr(model, 'name', type(model).__name__)}.train_on_batch",
-            "call",
-            thread,
-            waits="none",
-            where=site_of(sys._getframe(1)),
-            buffer=0,
-            leaves=leaves((*args[:2], *(kwargs[name] for name in ("x", "y") if name in kwargs))),
-        )
-        return self._log.add_loop(key, loop)
+
+def _call_loop(model: Any, args: Any, kwargs: Any, caller: Any) -> Loop:
+    """Return the loop of the calls for single batches of a model."""
+    return Loop(
+        f"{getattr(model, 'name', type(model).__name__)}.train_on_batch",
+        "call",
+        threading.get_ident(),
+        waits="none",
+        where=site_of(caller),
+        buffer=0,
+        leaves=leaves((*args[:2], *(kwargs[name] for name in ("x", "y") if name in kwargs))),
+    )
 
 
 def _recorder(epochs: Any, log: HookLog, *, caller: Any) -> StepRecorder:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.experiments import Experiments
-from fastfeed.diagnose.hooks.hook_log import BurstSchedule, HookLog
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.interventions.schedule import Interventions
 from fastfeed.diagnose.run.endings import (
@@ -272,7 +272,7 @@ class Launch:
             self._guard(lambda: self._plan_experiments(bursts), MEASURING)
         self._guard(lambda: self._observer.measure(self._lifecycle.start_s), MEASURING)
 
-    def _plan_experiments(self, bursts: BurstSchedule) -> None:
+    def _plan_experiments(self, bursts: Experiments) -> None:
         life = self._lifecycle
         bursts.plan(life.start_s, life.end_s)
         if life.loop is not None and rank_of() is None:

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.hooks import queues
-from fastfeed.diagnose.hooks.experiments import MAX_BATCHES, Experiments
-from fastfeed.diagnose.hooks.hook_log import BurstInput, HookLog
+from fastfeed.diagnose.hooks.experiments import MAX_BATCHES, BurstInput, Experiments
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.timeline import Loop, Timeline
 
 

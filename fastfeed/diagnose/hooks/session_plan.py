@@ -123,6 +123,16 @@ def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
     return tuple(found)
 
 
+def converts(graph: Any, feeds: Mapping[Any, Any]) -> bool:
+    """Return True if an array that is fed has another type than its placeholder takes."""
+    for key, fed in feeds.items():
+        wanted = getattr(getattr(_element(graph, key), "dtype", None), "as_numpy_dtype", None)
+        given = [getattr(value, "dtype", None) for value, _ in _arrays(fed)]
+        if wanted is not None and any(one != wanted for one in given):
+            return True
+    return False
+
+
 def _arrays(value: Any) -> Iterator[tuple[Any, tuple[int, ...]]]:
     """Yield the arrays of a fed value with their shapes: one, or those of a sparse tensor."""
     try:

@@ -17,6 +17,7 @@ from fastfeed.diagnose.hooks.patches import MIN_MARK_S
 from fastfeed.diagnose.hooks.session_burst import QueueBurst, QueuePuts
 from fastfeed.diagnose.hooks.session_plan import (
     RunPlan,
+    converts,
     fed_leaves,
     feed_key,
     fetch_key,
@@ -36,6 +37,7 @@ class SessionInfo:
         self._number = number
         self._log = log
         self._plans: dict[Any, RunPlan] = {}
+        self._converts: dict[int, bool] = {}  # by the id of a loop
         self._waits: dict[int, GraphWaits] = {}  # by the id of a loop
         self._puts: dict[str, QueuePuts] = {}  # by the name of a queue
         self._bursts: dict[int, QueueBurst] = {}  # by the id of a loop
@@ -54,7 +56,12 @@ class SessionInfo:
                 lambda: _new_loop(plan, feeds, thread=thread),
             )
         puts = [self._puts.setdefault(name, QueuePuts()) for name in plan.puts]
-        run = SessionRun(plan, loop, puts, bool(feeds))
+        run = SessionRun(plan, loop, puts)
+        if loop is not None and feeds:
+            # of the first run: checks of arrays that need no conversion are a part of the step
+            known = self._converts.get(id(loop))
+            run.converts = converts(graph, feeds) if known is None else known
+            self._converts[id(loop)] = run.converts
         if loop is not None and plan.waits:
             run.waits = self._waits.setdefault(id(loop), GraphWaits(plan.waits))
             run.burst = self._burst(loop, plan)
@@ -87,7 +94,7 @@ class SessionRun:
     plan: RunPlan
     loop: Loop | None
     puts: list[QueuePuts]
-    feeds: bool
+    converts: bool = False
     waits: GraphWaits | None = None
     burst: QueueBurst | None = None
     free: bool = False
@@ -165,7 +172,7 @@ class SessionTracker:
             if run.burst is not None:
                 run.burst.after_step(done=done)
             if run.loop is not None and done:
-                converted_s = max(0.0, self._thread.converted_s - run.begin_s) * run.feeds
+                converted_s = max(0.0, self._thread.converted_s - run.begin_s) * run.converts
                 step, waits = run.step(run.loop, end_s, converted_s=converted_s)
                 self._log.add_step(run.loop, step, waits=waits)
             if run.puts:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastfeed.diagnose.hooks import session_runs
-from fastfeed.diagnose.hooks.session_plan import fed_leaves
+from fastfeed.diagnose.hooks.session_plan import converts, fed_leaves
 from tests.diagnose.hooked import Clock, loops, watched
 from tests.diagnose.queued import ROWS, Graph
 
@@ -181,6 +181,23 @@ def test_a_step_has_converted_its_feed_as_long_as_its_arrays_are_read(
         for loop in loops(log, "session")
     ]
     assert times == [[(0.0, 3.0, 5.0)] * 3, [(0.0, 0.0, 2.0)] * 3]
+
+
+@pytest.mark.parametrize(
+    ("fed", "converted"),
+    [
+        (np.ones((2, 3), np.float32), False),
+        (np.ones((2, 3)), True),
+        ([[1.0, 2.0, 3.0]], True),
+        (np.float64(1), False),
+        ((np.zeros((5, 2), np.int64), np.ones(5), (3, 4)), True),
+    ],
+)
+def test_only_arrays_of_another_type_are_converted(fed: Any, converted: bool) -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32)
+    assert converts(graph, {x: fed}) == converts(graph, {"Placeholder:0": fed}) == converted
+    assert not converts(graph, {"nobody:0": fed})
 
 
 def test_losses_and_graphs_are_the_same_to_the_last_bit() -> None:

@@ -92,7 +92,6 @@ class Loop:
     leaves: tuple[Leaf, ...] = ()  # of a batch
     trains: bool = True  # False: its steps are known to update no variable, as an evaluation
     note: str = ""  # a remark for the reader of a report
-    status: Callable[[], str] | None = None  # a remark that is computed when the report is made
     producers: Callable[[], list[ProducerStatus]] | None = None  # that the loop's loader names
     device_gaps: list[DeviceGap] = field(default_factory=list)  # by the accelerator's clock
 

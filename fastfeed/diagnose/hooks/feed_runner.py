@@ -73,29 +73,11 @@ def _recorder(owner: Any, log: HookLog) -> StepRecorder:
         reuses_memory=not options.workers,
         idle=partial(_is_idle, ref),
         get_state=partial(_state_of, ref),
-        status=partial(_counters, ref),
         producers=partial(_producers, ref),
     )
     steps = StepRecorder(log, "runner", name="FeedRunner", buffer=buffer, source=source)
     runner.__dict__[RECORDER] = steps
     return steps
-
-
-def _counters(ref: weakref.ref[Any]) -> str:
-    """Return what the runner's own counters say of its producers, "" before its first batch."""
-    runner = ref()
-    snapshot = runner.snapshot() if runner is not None else None
-    if snapshot is None or not snapshot.produced.batches:
-        return ""
-    made, count = snapshot.produced, len(snapshot.producers)
-    total_s = max(1e-9, made.busy_s + made.wait_in_s + made.wait_out_s)
-    size = f"{made.nbytes / made.batches / 1e6:.3g} MB"
-    batches = f"{count} producer{'s' * (count > 1)} made {made.batches} batches of {size}"
-    return (
-        f"{batches}, each {made.busy_s / made.batches * 1e3:.3g} ms in your code, and waited at a "
-        f"full buffer for {made.wait_out_s / total_s:.0%} of their time; {snapshot.depth} batches "
-        "are ready"
-    )
 
 
 def _producers(ref: weakref.ref[Any]) -> list[ProducerStatus]:

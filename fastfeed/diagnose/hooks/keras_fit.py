@@ -153,7 +153,7 @@ def _call_loop(model: Any, args: Any, kwargs: Any, caller: Any) -> Loop:
 def _recorder(epochs: Any, log: HookLog, *, caller: Any) -> StepRecorder:
     """Return the recorder of a `fit`, which `caller` is the frame of."""
     facts = loader_facts(epochs.data_adapter)
-    source = BatchSource(id(epochs), status=lambda: facts.note)
+    source = BatchSource(id(epochs), note=facts.note)
     name = fit_name(caller.f_locals.get("self"))
     return StepRecorder(log, "keras", name=name, buffer=facts.buffer, ahead=False, source=source)
 

@@ -17,7 +17,7 @@ from fastfeed.steps.timeline import Loop, Mark, Step
 
 # A relayed batch takes about 0.2 ms more. Of steps shorter than ALWAYS_OBSERVED_S only so many, one
 # after another, in every period of so many calls are observed after the first one.
-ALWAYS_OBSERVED_S = 0.05
+ALWAYS_OBSERVED_S = 0.025
 OBSERVED_CALLS, OBSERVATION_PERIOD = 8, 64
 
 

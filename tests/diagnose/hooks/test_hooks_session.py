@@ -15,7 +15,6 @@ from tests.diagnose.hooked import Clock, loops, watched
 from tests.diagnose.queued import ROWS, Graph
 
 tf = pytest.importorskip("tensorflow")
-config_pb2 = pytest.importorskip("tensorflow.core.protobuf.config_pb2")
 tf1 = tf.compat.v1
 
 
@@ -61,32 +60,21 @@ def test_a_queue_that_keeps_a_minimum(build: Any) -> None:
     assert f"at least {ROWS} kept" in loop.note
 
 
-@pytest.mark.parametrize("way", ["run", "make_callable", "with feeds", "options"])
+@pytest.mark.parametrize("way", ["run", "make_callable"])
 def test_every_way_to_run_is_seen_and_gives_the_same(way: str, build: Any) -> None:
     def steps(graph: Graph) -> list[Any]:
-        session = graph.session
         graph.fill(*range(6 * ROWS))
         if way == "run":
-            return [session.run({"a": graph.step, "b": [graph.step]}) for _ in range(6)]
-        if way == "make_callable":
-            step = session.make_callable(graph.step)
-        elif way == "with feeds":
-            plain = session.make_callable([graph.step], [graph.value])
-            return [plain(np.zeros(1)) for _ in range(6)]
-        else:
-            step = session._make_callable_from_options(
-                config_pb2.CallableOptions(fetch=[graph.step.name])
-            )
-        return [np.array(step()).tolist() for _ in range(6)]
+            return [graph.session.run({"a": graph.step, "b": [graph.step]}) for _ in range(6)]
+        plain = graph.session.make_callable([graph.step], [graph.value])
+        return [plain(np.zeros(1)) for _ in range(6)]
 
     expected = steps(build())
     with watched("tensorflow", "session") as log:
         assert steps(build()) == expected
     (loop,) = loops(log, "session")
     assert [step.wait_s <= step.end_s - step.begin_s for step in loop.steps] == [True] * 6
-    # a callable without feeds makes no run that could be traced
-    traced = way in ("run", "with feeds")
-    assert loop.waits == ("modelled" if traced else "hidden")
+    assert loop.waits == "modelled"
 
 
 def test_a_monitored_loop_is_one_loop_and_its_hooks_are_marks(tmp_path: Path) -> None:
@@ -249,15 +237,15 @@ def test_errors_come_as_they_are(build: Any) -> None:
 
 
 def test_nobody_watches_any_more(build: Any) -> None:
-    plain = tf1.Session.run, tf1.Session.make_callable
+    plain = tf1.Session.run
     graph = build()
     with watched("tensorflow", "session") as log:
-        assert tf1.Session.run is not plain[0]
+        assert tf1.Session.run is not plain
         log.active = False
         graph.fill(*range(ROWS))
         graph.session.run(graph.step)
     assert log.timeline.loops == {}
-    assert (tf1.Session.run, tf1.Session.make_callable) == plain
+    assert tf1.Session.run == plain
 
 
 def test_a_sparse_tensor_is_fed_as_three_arrays() -> None:

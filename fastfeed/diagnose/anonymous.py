@@ -90,7 +90,6 @@ class _Aliases:
             text="",
             leaves=tuple(map(self._leaf, loop.leaves)),
             note=loop.note if loop.note.startswith(KEPT_TEXTS) else "",
-            status=None,
             producers=None,
         )
 

@@ -107,7 +107,8 @@ def _decode(kind: Any, value: Any, *, places: Sequence[Place] | None) -> Any:
         )
     if hasattr(kind, "_fields"):
         hints = _hints(kind)
-        pairs = zip(kind._fields, value, strict=True)
+        given = kind._fields[: len(value)]  # those without a default are needed
+        pairs = zip(given, value, strict=True)
         return kind(*(_decode(hints[name], one, places=places) for name, one in pairs))
     if origin is Mapping:
         key_kind, one_kind = arguments

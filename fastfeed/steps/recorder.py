@@ -35,7 +35,7 @@ class BatchSource(NamedTuple):
     idle: Callable[[], bool] | None = None
     # called before each batch that is prefetched
     get_state: Callable[[], Any] = lambda: None
-    status: Callable[[], str] | None = None  # see Loop
+    note: str = ""  # see Loop
     producers: Callable[[], list[ProducerStatus]] | None = None  # see Loop
 
 
@@ -119,9 +119,7 @@ class StepRecorder:
     ) -> None:
         self.log = log
         # replaced when the first batch is requested
-        self.loop = Loop(
-            name, kind, 0, buffer=buffer, status=source.status, producers=source.producers
-        )
+        self.loop = Loop(name, kind, 0, buffer=buffer, note=source.note, producers=source.producers)
         self.allow_ahead = ahead
         self.ahead: deque[PrefetchedBatch] = deque()
         self.on_step_end: Callable[[], None] | None = None  # called before the step ends
@@ -295,7 +293,7 @@ class StepRecorder:
         recorders.append(weakref.ref(self))
         self.loop = log.timeline.loop(self._key, name=loop.name, kind=loop.kind, thread=thread)
         self.loop.thread, self.loop.where, self.loop.buffer = thread, where, loop.buffer
-        self.loop.status, self.loop.producers = loop.status, loop.producers
+        self.loop.note, self.loop.producers = loop.note, loop.producers
         self.loop.text = self.loop.text or text_at(frame)
         (log.nested.discard if self._outer is None else log.nested.add)(id(self.loop))
         self._previous_end_s = log.ended_s.get(self._key)

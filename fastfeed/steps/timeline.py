@@ -25,13 +25,15 @@ ARRAYS_NOTE = "arrays in memory, sliced by Keras"
 class Step(NamedTuple):
     """One step, from the request for its input at `begin_s` to `end_s`, with a wait of `wait_s`.
 
-    `free` marks a step of an experiment, whose input was taken before it.
+    `free` marks a step of an experiment, whose input was taken before it. `converted_s`: seconds
+    after the wait in which the thread of the loop converts the input, as a session does its feed.
     """
 
     begin_s: float
     end_s: float
     wait_s: float
     free: bool = False
+    converted_s: float = 0.0
 
 
 class Mark(NamedTuple):
@@ -90,7 +92,6 @@ class Loop:
     leaves: tuple[Leaf, ...] = ()  # of a batch
     trains: bool = True  # False: its steps are known to update no variable, as an evaluation
     note: str = ""  # a remark for the reader of a report
-    status: Callable[[], str] | None = None  # a remark that is computed when the report is made
     producers: Callable[[], list[ProducerStatus]] | None = None  # that the loop's loader names
     device_gaps: list[DeviceGap] = field(default_factory=list)  # by the accelerator's clock
 

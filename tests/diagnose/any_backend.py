@@ -65,7 +65,7 @@ def test_steps_and_waits_are_seen_and_training_is_the_same(clock: Clock) -> None
     assert [s.wait_s for s in loop.steps[6:]] == [7.0] * 6
     assert [s.end_s - s.begin_s for s in loop.steps[6:]] == [9.0] * 6
     assert (loop.waits, loop.buffer) == ("exact", 0)
-    assert loop.status is not None and "by the thread that trains" in loop.status()
+    assert "by the thread that trains" in loop.note
     assert [leaf.dtype for leaf in loop.leaves] == ["float32", "float32"]
     (single,) = loops(log, "call")
     assert (len(single.steps), single.waits) == (3, "none")

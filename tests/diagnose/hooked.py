@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from fastfeed.diagnose.hooks.experiments import Experiments
-from fastfeed.diagnose.hooks.hook_log import BurstInput, HookLog
+from fastfeed.diagnose.hooks.experiments import BurstInput, Experiments
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.timeline import Loop, Timeline
 
 
@@ -39,12 +39,16 @@ class Every(Experiments):
         self.asked += 1
         return self.asked % self.n == 0
 
-    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
-        self.bursts += planned
-        super().burst(source, planned=False)
+    def burst(self, source: BurstInput) -> None:
+        self.bursts += 1
+        self.plan(0.0, 600.0)
+        super().burst(source)
+        self._log.due_s = 0.0
 
     def await_full(self, source: BurstInput, *, until_s: float) -> None:
-        """Do not wait: what is there is there."""
+        """Wait for queues; what the others have is there."""
+        if source.is_full() is not None:
+            super().await_full(source, until_s=until_s)
 
     def run(self, steps: Any, get: Any) -> None:
         """Run loops without experiments of the hooks."""

@@ -41,14 +41,14 @@ def test_it_is_judged_as_it_was(tmp_path: Path, make: object) -> None:
     assert judge(read_evidence(tmp_path / "evidence.gz").evidence) == judge(evidence)
 
 
-def test_the_remark_of_a_running_feed_stays_behind(tmp_path: Path) -> None:
+def test_what_asks_a_running_feed_stays_behind(tmp_path: Path) -> None:
     evidence = diagnoses.evidence(0.5)
     assert evidence.loop is not None
-    evidence.loop.status = lambda: "at work"
+    evidence.loop.producers = list
     write_evidence(Recording(evidence), tmp_path / "evidence.gz")
     loop = read_evidence(tmp_path / "evidence.gz").evidence.loop
     assert loop is not None
-    assert loop.status is None
+    assert loop.producers is None
 
 
 def test_evidence_of_before_the_clock_of_devices_is_read(tmp_path: Path) -> None:

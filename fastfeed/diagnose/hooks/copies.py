@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -44,17 +43,6 @@ def addresses(batch: Any) -> set[int]:
 def nbytes_of(batch: Any) -> int:
     """Return the number of bytes of the arrays of a batch."""
     return sum(int(leaf.nbytes) for leaf in _arrays(batch))
-
-
-def nbytes_of_spec(spec: Any) -> int:
-    """Return the number of bytes of an element of tf.data; an unknown dimension counts as 1."""
-    total = 0
-    for leaf in sys.modules["tensorflow"].nest.flatten(spec):
-        shape: Any = getattr(leaf, "shape", None)
-        sizes = [] if getattr(shape, "rank", None) is None else shape.as_list()
-        count = math.prod(size or 1 for size in sizes)
-        total += count * int(getattr(getattr(leaf, "dtype", None), "size", 0))
-    return total
 
 
 def _arrays(batch: Any) -> Iterator[Any]:

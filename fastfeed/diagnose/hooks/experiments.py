@@ -9,17 +9,16 @@ import threading
 import time
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from fastfeed.diagnose.hooks.copies import NotCopyable, addresses, copied, nbytes_of
-from fastfeed.diagnose.hooks.hook_log import BurstInput, HookLog
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.recorder import NEVER, PrefetchedBatch, StepRecorder
 from fastfeed.steps.timeline import Loop, Mark
 
 BURSTS = 3  # number of bursts in the measured time
 MAX_TIME_SHARE = 0.2  # of the measured time, for all bursts
 MAX_FILL_SHARE = 0.6  # of the time of a burst, for taking its batches
-UNPLANNED_BURST_S = 2.0  # longest burst before the measured time
 MAX_BATCHES = 8  # batches that are taken ahead in a burst
 MAX_NBYTES = 1 << 28  # bytes of batches that are taken ahead in a burst
 MIN_STARVATION = 0.03  # a loop that waits for a smaller share of its time has nothing to measure
@@ -29,6 +28,16 @@ MAX_IDLE_WAIT_S = 1.0  # longest wait until the producers have filled their buff
 UNKNOWN_IDLE_WAIT_S = 0.3  # wait if it is unknown whether they have
 IDLE_POLL_S = 0.005
 RANDOM_INPUT = "the input draws random numbers on the thread of the loop"
+
+
+class BurstInput(Protocol):
+    """The input of a loop, as a burst sees it."""
+
+    def take(self) -> bool:
+        """Take the next batch ahead; return False if no more can be taken."""
+
+    def is_full(self) -> bool | None:
+        """Return True if the producers have nothing to do, None if that is unknown."""
 
 
 class Experiments:
@@ -44,7 +53,7 @@ class Experiments:
     def __init__(self, log: HookLog) -> None:
         self._log = log
         self._due: list[float] = []
-        self._max_burst_s = UNPLANNED_BURST_S
+        self._max_burst_s = 0.0
         self._loop: Loop | None = None  # loop of the next burst
         self._guarded_steps = 0
         self._refused: set[int] = set()  # ids of loops
@@ -61,17 +70,21 @@ class Experiments:
 
     def is_due(self, loop: Loop) -> bool:
         """Return True if a burst of this loop is due."""
-        return perf_counter() >= self._log.due_s and self._chosen_loop() is loop
+        if perf_counter() < self._log.due_s:
+            return False
+        self._loop = self._loop or self._log.main or self._log.timeline.main()
+        if self._loop is None or not self._is_worthwhile(self._loop):
+            self._schedule_next()
+        return self._loop is loop
 
-    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
+    def burst(self, source: BurstInput) -> None:
         """Take batches ahead, and wait until the producers have filled their buffer again.
 
         The steps that follow then have their batches and the machine. A burst that takes too long
-        is the last one. One that is not `planned` comes in addition.
+        is the last one.
         """
-        if planned:
-            self._schedule_next()
-            self._bursts += 1
+        self._schedule_next()
+        self._bursts += 1
         begin_s = perf_counter()
         cuda = _cuda()
         if cuda is not None:
@@ -85,7 +98,7 @@ class Experiments:
         finally:
             end_s = perf_counter()
             self._log.add_mark(Mark("experiment", begin_s, end_s))
-        if planned and end_s - begin_s > 2 * self._max_burst_s:
+        if end_s - begin_s > 2 * self._max_burst_s:
             self._due.clear()
             self._schedule_next()
 
@@ -103,18 +116,19 @@ class Experiments:
     def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
         """Fill `steps.ahead`, if that is worthwhile.
 
-        Called when a batch is requested and an experiment is due.
+        Called when a batch is requested and an experiment is due. Some ordinary steps come first:
+        their input must draw no random numbers of generators that the step may use, too.
         """
-        chosen = self._loop or self._chosen_loop()
-        if chosen is None or steps.loop is not chosen:
+        if not self.is_due(steps.loop):
             return
+        source = RecordedInput(self, steps, get=get)
         if not self._is_allowed(steps):
             self._schedule_next()
         elif self._guarded_steps < GUARD_STEPS:
             self._guarded_steps += 1
-            self._guard(steps, get)
+            source.take(free=False)
         else:
-            self.burst(RecordedInput(self, steps, get=get))
+            self.burst(source)
             cuda = _cuda()
             if cuda is not None:
                 steps.even_out(cuda.synchronize)
@@ -124,24 +138,9 @@ class Experiments:
         self._refused.add(id(loop))
         self._log.missing.append(f"no experiment: {why}")
 
-    def copied(self, steps: StepRecorder, prefetched: PrefetchedBatch) -> PrefetchedBatch | None:
-        """Return a copy, or None if there cannot be one, which refuses the loop."""
-        try:
-            return prefetched._replace(item=copied(prefetched.item))
-        except NotCopyable as error:
-            self.refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
-            return None
-
     def _schedule_next(self) -> None:
         self._loop, self._guarded_steps = None, 0
         self._log.schedule_burst(self._due.pop(0) if self._due else NEVER)
-
-    def _chosen_loop(self) -> Loop | None:
-        """Return the loop of the burst that is due; skip the burst if it is not worthwhile."""
-        self._loop = self._loop or self._log.main or self._log.timeline.main()
-        if self._loop is None or not self._is_worthwhile(self._loop):
-            self._schedule_next()
-        return self._loop
 
     def _is_worthwhile(self, loop: Loop) -> bool:
         rows = [
@@ -165,18 +164,6 @@ class Experiments:
             elsewhere = elsewhere or threading.get_ident() in self._log.elsewhere
         return elsewhere or _cuda() is not None
 
-    def _guard(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
-        """Make an ordinary step, and refuse the loop if its batches must not be taken ahead.
-
-        Its input must draw no random numbers of generators that the step may use, too.
-        """
-        before = randomness()
-        prefetched = steps.prefetch(get, free=False)
-        if randomness() != before:
-            self.refuse(steps.loop, RANDOM_INPUT)
-        elif steps.source.reuses_memory and prefetched.error is None:
-            self.copied(steps, prefetched)
-
 
 class RecordedInput:
     """The iterator behind a StepRecorder, for one burst: batches go into `steps.ahead`."""
@@ -192,10 +179,13 @@ class RecordedInput:
         # with the addresses of the originals
         self._copies: list[tuple[set[int], PrefetchedBatch]] = []
 
-    def take(self) -> bool:
-        """Take the next batch, or the error in its place, ahead."""
+    def take(self, *, free: bool = True) -> bool:
+        """Take the next batch, or the error in its place, ahead.
+
+        It refuses the loop if its batches must not be taken ahead.
+        """
         steps = self._steps
-        prefetched = steps.prefetch(self._get)
+        prefetched = steps.prefetch(self._get, free=free)
         if prefetched.error is not None:
             return False
         if randomness() != self._randomness:
@@ -203,8 +193,11 @@ class RecordedInput:
             return False
         if not steps.source.reuses_memory:
             return True
-        copy = self._experiments.copied(steps, prefetched)
-        if copy is None:
+        try:
+            copy = prefetched._replace(item=copied(prefetched.item))
+        except NotCopyable as error:
+            why = f"a batch holds what cannot be copied ({error})"
+            self._experiments.refuse(steps.loop, why)
             return False
         new = addresses(prefetched.item)
         for i, (old, earlier) in enumerate(self._copies):

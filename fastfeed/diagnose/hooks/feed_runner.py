@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-from fastfeed.core.status import ProducerStatus
+from fastfeed.core.status import INPUT, MAKING, STARTING, ProducerStatus
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import RECORDER, Undo, patch, recorder_of, undo_all
 from fastfeed.errors import FeedError
@@ -24,10 +23,7 @@ CLASSES = {
     "fastfeed.sinks.ahead": "Prefetcher",
 }
 MODULES = tuple(CLASSES)
-MAX_CHECK_GAP_S = 0.2  # a check for idleness after a longer gap begins a new observation
-# producers are idle if they made no batch for MIN_IDLE_S and for IDLE_BATCHES mean batch times
-MIN_IDLE_S = 0.02
-IDLE_BATCHES = 2.0
+AT_WORK = (STARTING, MAKING, INPUT)  # states of producers that may soon have a batch
 
 
 def install(module: Any, log: HookLog) -> Undo:
@@ -75,31 +71,13 @@ def _recorder(owner: Any, log: HookLog) -> StepRecorder:
     buffer, ref = max(16, 4 * options.parallel), weakref.ref(runner)
     source = BatchSource(
         reuses_memory=not options.workers,
-        idle=_ProducerIdleness(ref),
+        idle=partial(_is_idle, ref),
         get_state=partial(_state_of, ref),
-        status=partial(_counters, ref),
         producers=partial(_producers, ref),
     )
     steps = StepRecorder(log, "runner", name="FeedRunner", buffer=buffer, source=source)
     runner.__dict__[RECORDER] = steps
     return steps
-
-
-def _counters(ref: weakref.ref[Any]) -> str:
-    """Return what the runner's own counters say of its producers, "" before its first batch."""
-    runner = ref()
-    snapshot = runner.snapshot() if runner is not None else None
-    if snapshot is None or not snapshot.produced.batches:
-        return ""
-    made, count = snapshot.produced, len(snapshot.producers)
-    total_s = max(1e-9, made.busy_s + made.wait_in_s + made.wait_out_s)
-    size = f"{made.nbytes / made.batches / 1e6:.3g} MB"
-    batches = f"{count} producer{'s' * (count > 1)} made {made.batches} batches of {size}"
-    return (
-        f"{batches}, each {made.busy_s / made.batches * 1e3:.3g} ms in your code, and waited at a "
-        f"full buffer for {made.wait_out_s / total_s:.0%} of their time; {snapshot.depth} batches "
-        "are ready"
-    )
 
 
 def _producers(ref: weakref.ref[Any]) -> list[ProducerStatus]:
@@ -109,24 +87,9 @@ def _producers(ref: weakref.ref[Any]) -> list[ProducerStatus]:
     return [] if status is None else list(status.producers)
 
 
-class _ProducerIdleness:
-    """Check that a runner's producers have made no batch for longer than one takes."""
-
-    def __init__(self, ref: weakref.ref[Any]) -> None:
-        self._ref = ref
-        self._batches = -1
-        self._checked_s = self._since_s = 0.0
-
-    def __call__(self) -> bool:
-        runner, now_s = self._ref(), time.perf_counter()
-        if runner is None:
-            return True
-        produced = runner.snapshot().produced
-        if produced.batches != self._batches or now_s - self._checked_s > MAX_CHECK_GAP_S:
-            self._batches, self._since_s = produced.batches, now_s
-        self._checked_s = now_s
-        batch_s = produced.busy_s / max(1, produced.batches)
-        return bool(now_s - self._since_s > MIN_IDLE_S + IDLE_BATCHES * batch_s)
+def _is_idle(ref: weakref.ref[Any]) -> bool:
+    """Return True if none of the runner's producers makes a batch, or waits for its input."""
+    return all(one.state not in AT_WORK for one in _producers(ref))
 
 
 def _state_of(ref: weakref.ref[Any]) -> Any:

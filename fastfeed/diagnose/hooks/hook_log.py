@@ -6,41 +6,18 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.device_clock import DeviceClock
 from fastfeed.steps.recorder import NEVER, StepLog, StepRecorder
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
+if TYPE_CHECKING:
+    from fastfeed.diagnose.hooks.experiments import BurstInput, Experiments
+
 # maximum number of loops that are told apart by objects which a script may create without end
 MAX_LOOPS = 256
-
-
-class BurstInput(Protocol):
-    """The input of a loop, as a burst sees it."""
-
-    def take(self) -> bool:
-        """Take the next batch ahead; return False if no more can be taken."""
-
-    def is_full(self) -> bool | None:
-        """Return True if the producers have nothing to do, None if that is unknown."""
-
-
-class BurstSchedule(Protocol):
-    """Schedule of the bursts of steps whose batches are taken ahead; see `Experiments`."""
-
-    def plan(self, start_s: float, end_s: float) -> None:
-        """Spread the bursts over the measured time."""
-
-    def is_due(self, loop: Loop) -> bool:
-        """Return True if a burst of this loop is due."""
-
-    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
-        """Take batches ahead."""
-
-    def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
-        """Take batches ahead, if that is worthwhile."""
 
 
 class HookLog(StepLog):
@@ -52,7 +29,7 @@ class HookLog(StepLog):
 
     def __init__(self, timeline: Timeline) -> None:
         super().__init__(timeline)
-        self.experiments: BurstSchedule | None = None
+        self.experiments: Experiments | None = None
         self.main: Loop | None = None  # the loop that is diagnosed, if it is known
         self.missing: list[str] = []
         self.died: list[DeadProducer] = []
@@ -142,10 +119,10 @@ class HookLog(StepLog):
             return False
         return self.experiments.is_due(loop)
 
-    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
+    def burst(self, source: BurstInput) -> None:
         """Make a burst; see `Experiments.burst`."""
         if self.experiments is not None:
-            self.experiments.burst(source, planned=planned)
+            self.experiments.burst(source)
 
     def schedule_burst(self, due_s: float) -> None:
         """Set the time of the next burst."""

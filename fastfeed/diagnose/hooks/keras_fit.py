@@ -49,6 +49,7 @@ def install(module: Any, log: HookLog) -> Undo:
     if trainer is not None:
         undos += [
             patch(trainer, "train_on_batch", wrap=hooks.wrap_train_on_batch),
+            timer.method(trainer, "evaluate", kind="evaluation"),
             timer.method(trainer, "predict", kind="evaluation", label="predict"),
         ]
     callbacks = sys.modules["keras.src.callbacks.callback_list"].CallbackList
@@ -66,10 +67,6 @@ def install(module: Any, log: HookLog) -> Undo:
         undos.append(timer.method(model, name, kind="checkpoint", label=name))
     timed = EPOCH_CALLBACKS + BATCH_CALLBACKS if backend == "tensorflow" else EPOCH_CALLBACKS
     undos += [timer.method(callbacks, name, kind="callback", label=name) for name in timed]
-    undos += [
-        call_before(callbacks, "on_test_begin", action=hooks.begin_evaluation),
-        patch(callbacks, "on_test_end", wrap=hooks.wrap_on_test_end),
-    ]
     return undo_all(undos)
 
 
@@ -78,32 +75,12 @@ class _KerasHooks:
 
     def __init__(self, log: HookLog) -> None:
         self._log = log
-        self._evaluations: dict[int, float] = {}  # by the id of a callback list: their begin
 
     def begin_epoch(self, callbacks: Any, epoch: Any, *args: Any, **kwargs: Any) -> None:
         """Mark the begin of an epoch."""
         if self._log.active:
             now_s = time.perf_counter()
             self._log.add_mark(Mark("epoch", now_s, now_s, str(epoch)))
-
-    def begin_evaluation(self, callbacks: Any, *args: Any, **kwargs: Any) -> None:
-        """Begin an evaluation."""
-        if self._log.active:
-            self._evaluations[id(callbacks)] = time.perf_counter()
-
-    def wrap_on_test_end(self, original: Any) -> Any:
-        """Mark an evaluation, which ends with its callbacks."""
-
-        @functools.wraps(original)
-        def on_test_end(callbacks: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(callbacks, *args, **kwargs)
-            finally:
-                start_s = self._evaluations.pop(id(callbacks), None)
-                if start_s is not None:
-                    self._log.add_mark(Mark("evaluation", start_s, time.perf_counter()))
-
-        return on_test_end
 
     def wrap_enumerate_iterator(self, original: Any) -> Any:
         """Wrap the iterator of `fit`, which yields the iterator of its batches for every step."""
@@ -147,38 +124,36 @@ class _KerasHooks:
                 return original(model, *args, **kwargs)
             begin_s = time.perf_counter()
             result = original(model, *args, **kwargs)
-            step = Step(begin_s, time.perf_counter(), 0.0)
+            step, thread = Step(begin_s, time.perf_counter(), 0.0), threading.get_ident()
+            key, caller = ("keras call", id(model), thread), sys._getframe(1)
             try:
-                self._log.add_step(self._single_loop(model, args, kwargs=kwargs), step)
+                loop = self._log.find_loop(key, lambda: _call_loop(model, args, kwargs, caller))
+                if loop is not None:
+                    self._log.add_step(loop, step)
             except Exception as error:
                 self._log.failed("train_on_batch", error)
             return result
 
         return train_on_batch
 
-    def _single_loop(self, model: Any, args: Any, *, kwargs: Any) -> Loop:
-        """Return the loop of the calls for single batches of a model."""
-        thread = threading.get_ident()
-        key = ("keras call", id(model), thread)
-        known = self._log.timeline.loops.get(key)
-        if known is not None:
-            return known
-        loop = Loop(
-            f"{getattr(model, 'name', type(model).__name__)}.train_on_batch",
-            "call",
-            thread,
-            waits="none",
-            where=site_of(sys._getframe(1)),
-            buffer=0,
-            leaves=leaves((*args[:2], *(kwargs[name] for name in ("x", "y") if name in kwargs))),
-        )
-        return self._log.add_loop(key, loop)
+
+def _call_loop(model: Any, args: Any, kwargs: Any, caller: Any) -> Loop:
+    """Return the loop of the calls for single batches of a model."""
+    return Loop(
+        f"{getattr(model, 'name', type(model).__name__)}.train_on_batch",
+        "call",
+        threading.get_ident(),
+        waits="none",
+        where=site_of(caller),
+        buffer=0,
+        leaves=leaves((*args[:2], *(kwargs[name] for name in ("x", "y") if name in kwargs))),
+    )
 
 
 def _recorder(epochs: Any, log: HookLog, *, caller: Any) -> StepRecorder:
     """Return the recorder of a `fit`, which `caller` is the frame of."""
     facts = loader_facts(epochs.data_adapter)
-    source = BatchSource(id(epochs), status=lambda: facts.note)
+    source = BatchSource(id(epochs), note=facts.note)
     name = fit_name(caller.f_locals.get("self"))
     return StepRecorder(log, "keras", name=name, buffer=facts.buffer, ahead=False, source=source)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from fastfeed.diagnose.hooks.experiments import MAX_BATCHES
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.queues import QUEUE_POLL_S, SETTLED_S
 from fastfeed.steps.timeline import Loop
 
 MIN_BURST_STEPS = 3  # fewer steps prove nothing
@@ -65,23 +64,21 @@ class QueueBurst:
         self._open.set()
         self._until_s = 0.0
         self._left = 0  # steps of the burst
-        self._before = 0  # puts before it
-        self._taken = 0  # steps whose elements have come since
 
     def before_step(self) -> bool:
         """Return True if the step that is about to begin belongs to a burst.
 
         A burst may begin here; then the step is held until the queue has filled.
         """
-        known = self._puts.ended and self._loop.steps
-        if self._left == 0 and known and self._log.burst_is_due(self._loop):
-            self._before, self._taken = self._puts.ended, 0
+        before, steps = self._puts.ended, self._loop.steps
+        if self._left == 0 and before and steps and self._log.burst_is_due(self._loop):
             self._log.burst(self)
-            full = self.is_full() and self._loop.buffer
-            left = min(MAX_BATCHES, self._loop.buffer or 0) if full else self._taken
+            ready = (self._puts.ended - before) * len(steps) // before
+            if self.is_full() and self._loop.buffer:
+                ready = self._loop.buffer
+            left = min(MAX_BATCHES, ready)
             if left >= MIN_BURST_STEPS:
-                latest = self._loop.steps[-RECENT_STEPS:]
-                usual_s = statistics.median(step.end_s - step.begin_s for step in latest)
+                usual_s = statistics.median(s.end_s - s.begin_s for s in steps[-RECENT_STEPS:])
                 self._until_s = time.perf_counter() + HOLD_FACTOR * left * usual_s + FULL_S
                 self._left = left
                 self._open.clear()
@@ -106,15 +103,8 @@ class QueueBurst:
         self._open.set()
 
     def take(self) -> bool:
-        """Wait for the elements of another step; return False if none come."""
-        per_step = self._before / max(1, len(self._loop.steps))
-        since_s = time.perf_counter()
-        while self._puts.ended - self._before < (self._taken + 1) * per_step:
-            if self.is_full() or time.perf_counter() - since_s > SETTLED_S:
-                return False
-            time.sleep(QUEUE_POLL_S)
-        self._taken += 1
-        return True
+        """Return False: the elements stay in the queue."""
+        return False
 
     def is_full(self) -> bool:
         """Return True if a producer waits for room in the queue."""

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastfeed.steps.timeline import Leaf
 
@@ -96,15 +96,8 @@ def queue_of(op: Any) -> Any:
     return queue
 
 
-class QueueFacts(NamedTuple):
-    """A queue that a run takes from: its elements in a step, and its buffer in steps."""
-
-    note: str
-    buffer: int | None
-
-
-def queue_facts(take: Any) -> QueueFacts:
-    """Return the facts about the queue of an operation that takes from it."""
+def queue_facts(take: Any) -> tuple[str, int | None]:
+    """Return a note about the queue of an operation that takes from it, and its buffer in steps."""
     queue = queue_of(take)
     elements = 1 if take.type == "QueueDequeueV2" else _constant(take.inputs[1])
     capacity = int(queue.get_attr("capacity"))
@@ -113,11 +106,9 @@ def queue_facts(take: Any) -> QueueFacts:
     except ValueError:  # only the shuffling queue has it
         minimum = 0
     bounded = capacity >= 0 and elements
-    return QueueFacts(
-        f"takes {elements or 'some'} of a {queue.type} of {capacity if capacity >= 0 else None}, "
-        f"at least {minimum} kept",
-        max(0, capacity - minimum) // int(elements) if bounded else None,
-    )
+    note = f"takes {elements or 'some'} of a {queue.type} of {capacity if capacity >= 0 else None}"
+    buffer = max(0, capacity - minimum) // int(elements) if bounded else None
+    return f"{note}, at least {minimum} kept", buffer
 
 
 def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
@@ -132,6 +123,16 @@ def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
     return tuple(found)
 
 
+def converts(graph: Any, feeds: Mapping[Any, Any]) -> bool:
+    """Return True if an array that is fed has another type than its placeholder takes."""
+    for key, fed in feeds.items():
+        wanted = getattr(getattr(_element(graph, key), "dtype", None), "as_numpy_dtype", None)
+        given = [getattr(value, "dtype", None) for value, _ in _arrays(fed)]
+        if wanted is not None and any(one != wanted for one in given):
+            return True
+    return False
+
+
 def _arrays(value: Any) -> Iterator[tuple[Any, tuple[int, ...]]]:
     """Yield the arrays of a fed value with their shapes: one, or those of a sparse tensor."""
     try:
@@ -142,17 +143,6 @@ def _arrays(value: Any) -> Iterator[tuple[Any, tuple[int, ...]]]:
         return
     if shape:
         yield value, shape
-
-
-def cast_note(feeds: Mapping[Any, Any]) -> str:
-    """Return a text that names the placeholders that are fed another dtype than theirs, or ""."""
-    notes = []
-    for key, value in feeds.items():
-        wanted = getattr(getattr(key, "dtype", None), "name", "")
-        given = str(getattr(value, "dtype", ""))
-        if wanted and given and _numpy().shape(value) and wanted != given:
-            notes.append(f"{key.name} takes {wanted} and is fed {given}")
-    return "; ".join(notes)
 
 
 def _flat(fetches: Any) -> Iterator[Any]:

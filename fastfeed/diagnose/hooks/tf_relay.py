@@ -9,12 +9,12 @@ because both iterators have the same type.
 from __future__ import annotations
 
 import sys
-import time
 import uuid
 from typing import Any
 
+from fastfeed.diagnose.hooks.experiments import MAX_NBYTES
+
 RELAY_ELEMENTS = 2**62  # elements of a dataset that does not end
-TRIALS = 5  # passes of a batch that measure what a pass costs
 
 
 def copied_tensor(tensor: Any) -> Any:
@@ -31,7 +31,7 @@ def copied_tensor(tensor: Any) -> Any:
 class BatchRelay:
     """Queue without bound, as an iterator whose elements are like those of `like`.
 
-    It is created and used eagerly. `error` is how the source ended, which is still to be raised.
+    It is created and used eagerly, and is the input of a burst.
     """
 
     def __init__(self, like: Any) -> None:
@@ -39,11 +39,12 @@ class BatchRelay:
         data = sys.modules["tensorflow.python.ops.gen_dataset_ops"]
         self._next = data.iterator_get_next
         self._put = sys.modules["tensorflow.python.ops.gen_data_flow_ops"].queue_enqueue_v2
-        self.spec = like.element_spec
+        self._spec = like.element_spec
         self._types, self._shapes = like._flat_output_types, like._flat_output_shapes
-        self.source: Any = None  # the iterator whose batches or error it holds
-        self.held = 0  # batches
-        self.error: Exception | None = None
+        self._source: Any = None  # the iterator whose batches or error it holds
+        self._held = 0  # batches
+        self._nbytes = 0  # of the batches taken from this iterator
+        self._error: Exception | None = None  # how the source ended, which is still to be raised
         with tf.init_scope(), tf.device("CPU:0"):
             # without a name all queues of these types are the same
             name = f"fastfeed {uuid.uuid4()}"
@@ -76,60 +77,47 @@ class BatchRelay:
         options.autotune.enabled = False
         options.experimental_optimization.inject_prefetch = False
         options.experimental_optimization.apply_default_optimizations = False
-        return tf.data.experimental.from_variant(variant, self.spec).with_options(options)
+        return tf.data.experimental.from_variant(variant, self._spec).with_options(options)
 
-    def can_replace(self, iterator: Any) -> bool:
-        """Return True if it holds nothing of another iterator, and has the same type."""
-        if self.held or self.error is not None:
-            return self.source is iterator
-        return bool(self.spec == iterator.element_spec)
-
-    def has_input_of(self, iterator: Any) -> bool:
+    def holds(self, iterator: Any) -> bool:
         """Return True if it holds a batch or the error of an iterator."""
-        return self.source is iterator and bool(self.held or self.error is not None)
+        return self._source is iterator and (self._held > 0 or self._error is not None)
 
-    def take(self, iterator: Any, *, copies: bool = False) -> None:
-        """Take a batch from an iterator; raise what its `get_next` raises.
+    def relays(self, iterator: Any) -> bool:
+        """Relay this iterator from now on; return False if the relay is that of another one."""
+        if self._source is not None and self.holds(self._source):
+            return self._source is iterator
+        if self._spec != iterator.element_spec:
+            return False
+        self._source, self._nbytes = iterator, 0
+        return True
+
+    def take(self, *, copies: bool = True) -> bool:
+        """Take the next batch, or the error in its place; return False if it can be no more.
 
         A copy of the batch stays valid when its producer reuses the memory.
         """
-        batch = self._next(iterator._iterator_resource, self._types, self._shapes)
+        try:
+            batch = self._next(self._source._iterator_resource, self._types, self._shapes)
+        except Exception as error:
+            self._error = error
+            return False
         self._put(self._queue, [copied_tensor(tensor) for tensor in batch] if copies else batch)
-        self.source = iterator
-        self.held += 1
+        self._held += 1
+        self._nbytes += sum(t.dtype.size * (t.shape.num_elements() or 0) for t in batch)
+        return self._nbytes < MAX_NBYTES
 
-    def fail(self, iterator: Any, error: Exception) -> None:
-        """Hold the error of an iterator behind its batches."""
-        self.error, self.source = error, iterator
+    def is_full(self) -> bool | None:
+        """Return True if the data have ended: otherwise tf.data does not tell."""
+        return True if self._error is not None else None
 
-    def take_error(self) -> Exception | None:
-        """Return the error, which is then forgotten, as is its iterator if no batch is left."""
-        error, self.error = self.error, None
-        if not self.held:
-            self.source = None
+    def hand_out(self) -> Exception | None:
+        """Let the next batch be taken out, or return the error in its place."""
+        error = None
+        if self._held:
+            self._held -= 1
+        else:
+            error, self._error = self._error, None
+        if not self._held and self._error is None:
+            self._source = None  # its threads end with the last reference to it
         return error
-
-    def hand_out(self, count: int = 1) -> None:
-        """Let the next `count` batches be taken out."""
-        self.held -= count
-        if not self.held and self.error is None:
-            self.source = None
-
-    def close(self) -> None:
-        """Close the relay: after the last batch it reports the end of the data."""
-        sys.modules["tensorflow"].raw_ops.QueueCloseV2(handle=self._queue)
-
-    def overhead_s(self, iterator: Any) -> float:
-        """Return the seconds that it takes to get a batch that is ready.
-
-        It is the fastest of some passes through the relay of one batch, which is taken from the
-        iterator. Raise what its `get_next` raises.
-        """
-        self.take(iterator)
-        times = []
-        for _ in range(TRIALS):
-            start_s = time.perf_counter()
-            batch = self._next(self.iterator._iterator_resource, self._types, self._shapes)
-            times.append(time.perf_counter() - start_s)
-            self._put(self._queue, batch)
-        return min(times)

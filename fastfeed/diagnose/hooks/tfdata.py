@@ -4,27 +4,71 @@ repeatedly."""
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.keras_loader import dataset_facts
+from fastfeed.diagnose.hooks.keras_loader import LoaderFacts, dataset_facts
 from fastfeed.diagnose.hooks.keras_steps import TensorFlowRecorder
 from fastfeed.diagnose.hooks.patches import Undo, calling_frames, patch, undo_all
-from fastfeed.diagnose.hooks.tf_function import ScriptFunction, takes_input
 from fastfeed.diagnose.hooks.tf_relay import copied_tensor
 from fastfeed.steps.recorder import StepRecorder, site_of
 from fastfeed.steps.timeline import Loop, Step
 
 MODULES = ("tensorflow",)
+GET_NEXT_OP = "IteratorGetNext"
+# beginnings of names: operations that take from a dataset
+INPUT_OPS = (GET_NEXT_OP, "MultiDeviceIteratorGetNext", "ReduceDataset", "DatasetToSingleElement")
 HIDDEN_NOTE = (
     "a function that takes its batches itself: its waits for them are in the time of its steps"
 )
+
+
+class ScriptFunction:
+    """A tf.function of the script, called with an iterator."""
+
+    kind = "tf.data"
+    steps = 1
+
+    def __init__(self, function: Any, iterator: Any, *, log: HookLog) -> None:
+        self.name = f"{getattr(function, '_name', '')}(iterator)"
+        self._function, self._iterator = ref(function), ref(iterator)
+        self._log = log
+
+    def facts(self) -> LoaderFacts:
+        """Return the facts about the dataset of the iterator."""
+        return dataset_facts(getattr(self._iterator(), "_dataset", None))
+
+    def takes_one(self) -> bool:
+        """Return True if every trace takes exactly one batch; others cannot be relayed."""
+        traces = _input_ops(self._function(), self._log)
+        return bool(traces) and all(ops == ([GET_NEXT_OP], []) for ops in traces)
+
+
+def _input_ops(function: Any, log: HookLog) -> list[tuple[list[str], list[str]]]:
+    """Return the operations that take from a dataset in each trace of a function: in its own graph,
+    and in the functions that this calls."""
+    try:
+        graphs = [trace.graph.as_graph_def() for trace in function._list_all_concrete_functions()]
+    except Exception as error:
+        log.failed("what a function takes from a dataset", error)
+        return []
+    found = []
+    for graph in graphs:
+        called = itertools.chain(*(one.node_def for one in graph.library.function))
+        found.append((_taking(graph.node), _taking(called)))
+    return found
+
+
+def _taking(nodes: Iterable[Any]) -> list[str]:
+    return [node.op for node in nodes if node.op.startswith(INPUT_OPS)]
 
 
 def install(module: Any, log: HookLog) -> Undo:
@@ -119,7 +163,7 @@ class _TensorFlowHooks:
 
         Its input is made between its calls, unless it takes it from a dataset by itself.
         """
-        hidden = takes_input(function, self._log)
+        hidden = any(own or called for own, called in _input_ops(function, self._log))
         return Loop(
             f"{getattr(function, '_name', '')}()",
             "call",

@@ -11,8 +11,6 @@ MAX_COMPUTING_TIMES = 9  # latest computing times that count: the speed of a sha
 # The variation of the computing times sets the limit between them.
 MIN_WAIT, MAX_VARIATION = 0.05, 0.25
 MAX_DEBT = 0.5  # share of the computing time by which faster steps may offset slower ones
-# Of shorter steps only some are observed inside: the observation would be a large part of them.
-ALWAYS_OBSERVED_S = 0.008
 
 
 class WaitEstimator:

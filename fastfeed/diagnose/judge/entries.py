@@ -65,7 +65,8 @@ def ledger_of(evidence: Evidence) -> Ledger:
     pause = in_body + in_gap + body_out + gap_out
     wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
     waited = float((wait + start).sum() / period.sum())
-    converted = _converted(evidence, body, period=period, waited=waited)
+    converted = np.minimum(body, [step.converted_s for step, _ in pairs])
+    converted += _received(evidence, body - converted, period=period, waited=waited)
     parts = (wait, start, converted, body - converted, host, pause)
     return _by_device(Ledger(begin, period, *parts, _joined(named, begin)), evidence)
 
@@ -250,17 +251,13 @@ def _gap_parts(
     return (step + made * measured) / total, made * (not measured) / total, host / total
 
 
-def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:
-    """Return the time of conversions in each step, the same part of all steps.
-
-    Samples of the loop's thread give that part: a session converts its feed before it runs, and
-    loops convert the batches that they receive.
-    """
-    share = signals.conversion_share(evidence)
-    inputs = evidence.parts_of("input")
+def _received(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:
+    """Return the time for which loops convert the batches that they receive, the same part of all
+    steps, which samples of the loop's thread give."""
+    share, inputs = 0.0, evidence.parts_of("input")
     if evidence.loop is not None and evidence.loop.waits == "exact":
         converting = sum(part.share for part in inputs if part.copying >= signals.MOST)
-        share += max(0.0, min(converting, sum(part.share for part in inputs) - waited))
+        share = max(0.0, min(converting, sum(part.share for part in inputs) - waited))
     total = float(inside.sum())
     if share < signals.MIN_SHARE or not total:
         return np.zeros(len(inside))

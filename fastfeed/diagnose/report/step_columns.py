@@ -43,7 +43,7 @@ def columns_of(
     A row reaches from the begin of its first step to the end of its last one, so that a pause stays
     a gap. Times are seconds since the origin.
     """
-    table = np.array(steps, dtype=np.float64).reshape(-1, 4)
+    table = np.array(steps, dtype=np.float64).reshape(-1, len(Step._fields))
     table = table[np.isfinite(table).all(axis=1)]
     table = table[np.argsort(table[:, 1], kind="stable")]
     if not len(table):

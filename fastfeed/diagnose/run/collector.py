@@ -138,7 +138,7 @@ class EvidenceCollector:
         marks = [mark for mark in log.timeline.marks if mark.label not in _acting(parts)]
         for one in evaluations:
             marks += [Mark("evaluation", s.begin_s, s.end_s, one.name) for s in list(one.steps)]
-        seen = _with_notes(loop, parts)
+        seen = _as_value(loop, parts)
         if seen is not None:
             marks = aligned(marks, seen.steps)
             seen = replace(seen, steps=without_dosed(seen.steps, marks))
@@ -181,8 +181,8 @@ def _snapshot() -> Snapshot | None:
     return max(found, key=lambda one: one.consumed.batches, default=None)
 
 
-def _with_notes(loop: Loop | None, parts: tuple[LoopPart, ...]) -> Loop | None:
-    """Return the loop with the current note of its feed.
+def _as_value(loop: Loop | None, parts: tuple[LoopPart, ...]) -> Loop | None:
+    """Return the loop as a value.
 
     Iterations of seconds that fetch no batch are calls that take their batches themselves.
     """
@@ -191,8 +191,7 @@ def _with_notes(loop: Loop | None, parts: tuple[LoopPart, ...]) -> Loop | None:
     inside = loop.kind == SAMPLED and not any(part.kind == INPUT_KIND for part in parts)
     if inside and loop.steps and median(s.end_s - s.begin_s for s in loop.steps) >= LONG_CALL_S:
         loop = replace(loop, waits="hidden", note=WHOLE_EPOCHS_NOTE)
-    note = "; ".join(filter(None, (loop.note, loop.status() if loop.status is not None else "")))
-    return replace(loop, note=note, status=None, producers=None)
+    return replace(loop, producers=None)
 
 
 def aligned(marks: Iterable[Mark], steps: Sequence[Step]) -> list[Mark]:

@@ -45,7 +45,7 @@ class Bursts(HookLog):
     def experiment(self, steps: StepRecorder, take: Callable[[], Any]) -> None:
         self.asks += 1
         if self.asks in self.bursts:
-            self.experiments.burst(RecordedInput(self.experiments, steps, get=take), planned=False)
+            self.experiments.burst(RecordedInput(self.experiments, steps, get=take))
             self.due_s = 0.0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed.diagnose.hooks import keras_steps, tf_relay
+from fastfeed.diagnose.hooks import keras_steps
 from tests.diagnose.fitting import NO_MORE, batch, keras, model_of, on_demand, shuffled, tf, trained
 from tests.diagnose.hooked import Clock, kinds, loops, watched
 
@@ -79,8 +79,7 @@ def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.M
 
 def test_a_step_waits_as_long_as_its_batch_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    for module in (keras_steps, tf_relay):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(keras_steps, "time", clock)
 
     def slow() -> Iterator[Any]:
         for i in range(10):
@@ -107,8 +106,7 @@ def test_a_step_waits_as_long_as_its_batch_is_made(monkeypatch: pytest.MonkeyPat
 def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
     """Additional time of the other steps counts as waiting."""
     clock = Clock()
-    for module in (keras_steps, tf_relay):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(keras_steps, "time", clock)
 
     def slow() -> Iterator[Any]:
         for i in range(100):
@@ -208,6 +206,34 @@ def test_train_on_batch_waits_for_nothing() -> None:
     assert (loop.kind, loop.waits, loop.buffer, len(loop.steps)) == ("call", "none", 0, 5)
     assert [leaf.shape for leaf in loop.leaves] == [(4, 3), (4, 1)]
     assert loop.name.endswith("train_on_batch")
+
+
+def test_waits_of_several_steps_in_a_call_are_hidden() -> None:
+    """And training is the same, also where the data end within a call."""
+
+    def train() -> list[bytes]:
+        return trained(model_of(steps_per_execution=4), x=shuffled(22), epochs=2)
+
+    expected = train()
+    with watched("keras", "keras_fit", every=2) as log:
+        assert train() == expected
+    (loop,) = loops(log, "keras")
+    assert (loop.waits, {step.wait_s for step in loop.steps}) == ("hidden", {0.0})
+    assert not any(step.free for step in loop.steps)
+    assert "steps_per_execution=4" in loop.note
+
+
+def test_steps_of_tf_distribute_are_seen_and_their_waits_are_not() -> None:
+    with watched("keras", "keras_fit") as log:
+        with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+            model = model_of(steps_per_execution=4)
+        model.fit(shuffled(4 * 4), verbose=0)
+        model.compile("sgd", "mse")
+        model.fit(shuffled(4), verbose=0)
+    assert [(loop.waits, len(loop.steps)) for loop in loops(log, "keras")] == [
+        ("hidden", 4 * 4),
+        ("hidden", 4),
+    ]
 
 
 def test_nobody_watches_any_more() -> None:

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.hooks import queues
-from fastfeed.diagnose.hooks.experiments import MAX_BATCHES, Experiments
-from fastfeed.diagnose.hooks.hook_log import BurstInput, HookLog
+from fastfeed.diagnose.hooks.experiments import MAX_BATCHES, BurstInput, Experiments
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.timeline import Loop, Timeline
 
 
@@ -29,8 +29,10 @@ class Always(Experiments):
     def is_due(self, loop: Loop) -> bool:
         return bool(self.bursts) and self.bursts.pop(0)
 
-    def burst(self, source: BurstInput, *, planned: bool = True) -> None:
-        super().burst(source, planned=False)
+    def burst(self, source: BurstInput) -> None:
+        self.plan(0.0, 600.0)
+        super().burst(source)
+        self._log.due_s = 0.0
 
 
 @pytest.fixture

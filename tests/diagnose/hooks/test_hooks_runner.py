@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +27,7 @@ class Bursting(HookLog):
     def experiment(self, steps: StepRecorder, take: Any) -> None:
         steps.source = steps.source._replace(idle=lambda: True)
         if self.experiments is not None:
-            self.experiments.burst(RecordedInput(self.experiments, steps, get=take), planned=False)
+            self.experiments.burst(RecordedInput(self.experiments, steps, get=take))
             self.due_s = 0.0
 
 
@@ -61,19 +60,6 @@ def test_loops_and_epochs(log: Bursting) -> None:
     (loop,) = log.timeline.loops.values()  # both in one line of this file
     assert (loop.kind, loop.name, loop.buffer, len(loop.steps)) == ("runner", "FeedRunner", 16, 60)
     assert any(step.free for step in loop.steps)
-
-
-def test_what_the_runner_counts_is_told(log: Bursting) -> None:
-    with runner(threads=2) as feed:
-        assert len(numbers(feed)) == 60
-        (loop,) = log.timeline.loops.values()
-        assert loop.status is not None
-        text = loop.status()
-        assert text.startswith("2 producers made 15 batches of 3.2e-05 MB, each ")
-        assert text.endswith("of their time; 0 batches are ready")
-    del feed
-    gc.collect()
-    assert loop.status() == "", "nothing keeps a runner"
 
 
 def test_a_loop_that_is_left_amid_a_burst_goes_on(log: Bursting) -> None:

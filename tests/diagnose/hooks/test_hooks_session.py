@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed.diagnose.hooks.session_plan import fed_leaves
-from tests.diagnose.hooked import loops, watched
+from fastfeed.diagnose.hooks import session_runs
+from fastfeed.diagnose.hooks.session_plan import converts, fed_leaves
+from tests.diagnose.hooked import Clock, loops, watched
 from tests.diagnose.queued import ROWS, Graph
 
 tf = pytest.importorskip("tensorflow")
-config_pb2 = pytest.importorskip("tensorflow.core.protobuf.config_pb2")
 tf1 = tf.compat.v1
 
 
@@ -60,32 +60,21 @@ def test_a_queue_that_keeps_a_minimum(build: Any) -> None:
     assert f"at least {ROWS} kept" in loop.note
 
 
-@pytest.mark.parametrize("way", ["run", "make_callable", "with feeds", "options"])
+@pytest.mark.parametrize("way", ["run", "make_callable"])
 def test_every_way_to_run_is_seen_and_gives_the_same(way: str, build: Any) -> None:
     def steps(graph: Graph) -> list[Any]:
-        session = graph.session
         graph.fill(*range(6 * ROWS))
         if way == "run":
-            return [session.run({"a": graph.step, "b": [graph.step]}) for _ in range(6)]
-        if way == "make_callable":
-            step = session.make_callable(graph.step)
-        elif way == "with feeds":
-            plain = session.make_callable([graph.step], [graph.value])
-            return [plain(np.zeros(1)) for _ in range(6)]
-        else:
-            step = session._make_callable_from_options(
-                config_pb2.CallableOptions(fetch=[graph.step.name])
-            )
-        return [np.array(step()).tolist() for _ in range(6)]
+            return [graph.session.run({"a": graph.step, "b": [graph.step]}) for _ in range(6)]
+        plain = graph.session.make_callable([graph.step], [graph.value])
+        return [plain(np.zeros(1)) for _ in range(6)]
 
     expected = steps(build())
     with watched("tensorflow", "session") as log:
         assert steps(build()) == expected
     (loop,) = loops(log, "session")
     assert [step.wait_s <= step.end_s - step.begin_s for step in loop.steps] == [True] * 6
-    # a callable without feeds makes no run that could be traced
-    traced = way in ("run", "with feeds")
-    assert loop.waits == ("modelled" if traced else "hidden")
+    assert loop.waits == "modelled"
 
 
 def test_a_monitored_loop_is_one_loop_and_its_hooks_are_marks(tmp_path: Path) -> None:
@@ -151,7 +140,52 @@ def test_fed_values_are_told_and_nothing_is_waited_for() -> None:
     assert (loop.waits, loop.buffer, [step.wait_s for step in loop.steps]) == ("none", 0, [0.0] * 6)
     (leaf,) = loop.leaves
     assert (leaf.dtype, leaf.shape, leaf.kind) == ("float64", (2, 3), "numpy.ndarray")
-    assert loop.note == "x:0 takes float32 and is fed float64"
+
+
+def test_a_step_has_converted_its_feed_as_long_as_its_arrays_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(session_runs, "time", clock)
+
+    class Rows:
+        def __array__(self, *args: Any, **options: Any) -> Any:
+            clock.advance(3.0)
+            return np.ones(4, np.float32)
+
+    def work(x: Any) -> Any:
+        clock.advance(2.0)
+        return x
+
+    with watched("tensorflow", "session") as log, tf.Graph().as_default():
+        x = tf1.placeholder(tf.float32, (4,))
+        step, rest = (tf.reduce_sum(tf.numpy_function(work, [y], tf.float32)) for y in (x, 2.0))
+        with tf1.Session() as session:
+            for _ in range(3):
+                assert session.run(step, {x: Rows()}) == 4
+                assert session.run(rest) == 2
+    times = [
+        [(one.wait_s, one.converted_s, one.end_s - one.begin_s) for one in loop.steps]
+        for loop in loops(log, "session")
+    ]
+    assert times == [[(0.0, 3.0, 5.0)] * 3, [(0.0, 0.0, 2.0)] * 3]
+
+
+@pytest.mark.parametrize(
+    ("fed", "converted"),
+    [
+        (np.ones((2, 3), np.float32), False),
+        (np.ones((2, 3)), True),
+        ([[1.0, 2.0, 3.0]], True),
+        (np.float64(1), False),
+        ((np.zeros((5, 2), np.int64), np.ones(5), (3, 4)), True),
+    ],
+)
+def test_only_arrays_of_another_type_are_converted(fed: Any, converted: bool) -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32)
+    assert converts(graph, {x: fed}) == converts(graph, {"Placeholder:0": fed}) == converted
+    assert not converts(graph, {"nobody:0": fed})
 
 
 def test_losses_and_graphs_are_the_same_to_the_last_bit() -> None:
@@ -203,15 +237,15 @@ def test_errors_come_as_they_are(build: Any) -> None:
 
 
 def test_nobody_watches_any_more(build: Any) -> None:
-    plain = tf1.Session.run, tf1.Session.make_callable
+    plain = tf1.Session.run
     graph = build()
     with watched("tensorflow", "session") as log:
-        assert tf1.Session.run is not plain[0]
+        assert tf1.Session.run is not plain
         log.active = False
         graph.fill(*range(ROWS))
         graph.session.run(graph.step)
     assert log.timeline.loops == {}
-    assert (tf1.Session.run, tf1.Session.make_callable) == plain
+    assert tf1.Session.run == plain
 
 
 def test_a_sparse_tensor_is_fed_as_three_arrays() -> None:

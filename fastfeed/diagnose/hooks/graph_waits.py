@@ -12,10 +12,12 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fastfeed.diagnose.hooks.wait_estimate import ALWAYS_OBSERVED_S, WaitEstimator
+from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
 
-SHORT_RUNS_PER_TRACE = 8  # of runs shorter than ALWAYS_OBSERVED_S one in so many is traced
-MAX_READING_SHARE = 0.01  # of the time, for reading traces
+# A traced run computes for up to 1.4 times as long, and is read afterwards. So only a few are
+# traced: the second, the fourth, ... up to this one, and then one in so many.
+TRACE_PERIOD = 256
+MAX_READING_SHARE = 0.002  # of the time, for reading traces
 MIN_WAIT_S = 0.001  # a shorter wait is not compared with the other operations
 
 Intervals = list[tuple[int, int]]
@@ -33,16 +35,15 @@ class GraphWaits:
     def is_due(self, now_s: float) -> bool:
         """Return True if the run that begins now is to be traced.
 
-        The first one is not, because it prepares the graph.
+        The first one is not, because it prepares the graph. As many as an estimate needs are, one
+        after another.
         """
         self._runs += 1
-        if self._runs == 1:
-            return False
-        if not self.estimator.known:
-            return True
-        if now_s < self._next_s:
-            return False
-        return self.estimator.usual_s > ALWAYS_OBSERVED_S or self._runs % SHORT_RUNS_PER_TRACE == 0
+        if self._runs == 1 or not self.estimator.known:
+            return self._runs > 1
+        often = self._runs <= TRACE_PERIOD
+        turn = self._runs & (self._runs - 1) if often else self._runs % TRACE_PERIOD
+        return not turn and now_s >= self._next_s
 
     def wait_s(self, metadata: Any, duration_s: float) -> float:
         """Return the seconds that a run waited; `metadata` is None if it was not traced."""

@@ -94,11 +94,7 @@ class Task:
     role: str
     wall_s: float
     cpu_s: float = 0.0
-    system_s: float = 0.0  # of cpu_s, in the kernel
     queued_s: float = 0.0  # ready to run, without a core (schedstat)
-    faults: int = 0  # minor page faults
-    read_nbytes: int = 0  # from block devices
-    switches: int = 0  # involuntary context switches
     busy: Mapping[str, float] = field(default_factory=dict)
     stacks: Mapping[tuple[Place, ...], int] = field(default_factory=dict)
     copying: float = 0.0
@@ -138,8 +134,7 @@ class LoopPart:
 
     `kind`: "input" (the source of the step's input), "step" or "host" (the rest of the loop).
     `busy`, `copying` and `pickling`: what the thread did meanwhile, as in Task. `inner`: the
-    innermost place of the user's below it. `computing`: the share of its time in which threads of
-    compiled programs had work.
+    innermost place of the user's below it.
     """
 
     kind: str
@@ -149,7 +144,6 @@ class LoopPart:
     copying: float = 0.0
     pickling: float = 0.0
     inner: Place | None = None
-    computing: float = 0.0
 
     def share_in(self, *states: str) -> float:
         """Return the share of the loop's time that this part spends in these states."""

@@ -10,8 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, Any, cast
+from typing import IO
 
 import psutil
 import pytest
@@ -156,25 +155,6 @@ def test_who_ended_before_the_beginning_and_is_awaited_after_it() -> None:
         child.wait()
         children.refresh(1.0)
         assert children.uncounted_s() < 0.2
-
-
-def test_what_no_count_saw_was_used_by_those_that_have_ended() -> None:
-    """Workers that live for one epoch end between two counts."""
-    burn = (
-        "import sys, time\nprint(flush=True)\nsys.stdin.read()\n"
-        "while time.process_time() < 0.3: pass"
-    )
-    nothing = cast(Any, SimpleNamespace(all={}, holders={}))
-    with waiting_child(burn) as (children, child, stdin):
-        children.begin()
-        children.refresh(1.0)
-        stdin.close()
-        child.wait()
-        children.refresh(1.0)
-        (task,) = children.tasks(nothing)
-    assert task.exit and not task.sampled
-    assert task.cpu_s > 0.2
-    assert task.share(ev.PYTHON) == pytest.approx(task.cpu_s / task.wall_s, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,10 @@ class ChildLog:
                 self.threads[tid] = ThreadLog(tid, self.name, pid=pid)
                 if len(self.threads) <= self.sampled_threads:
                     self.threads[tid].files.keep()
-            if self.threads[tid].count(reader) == "Z" and tid == pid:
-                return self.record_end(self.threads[tid].files.read("stat", reader))
+            self.threads[tid].count(reader)
+        stat = self.threads[min(tids)].files.read("stat", reader)
+        if procfs.state_char(stat) == "Z":  # its other threads are gone
+            return self.record_end(stat)
         self.wall_s += passed_s
 
     def sample(self, reader: DescriptorReader, now_s: float) -> None:
@@ -166,19 +168,10 @@ class Children:
         """Return one task for each process, but not for the job.
 
         Processes whose interpreter lock was not sampled are assumed to hold it as the others do.
-        What no count includes was used by those that have ended.
         """
-        ended_s = sum(log.wall_s for log in self.logs.values() if log.exit)
-        return [
-            process_task(
-                log,
-                spy,
-                lock_share=_lock_share_of_cpu(self.logs.values(), spy),
-                lost=self.uncounted_s() / ended_s if log.exit and ended_s else 0.0,
-            )
-            for log in self.logs.values()
-            if log.process.pid != self._job
-        ]
+        share = _lock_share_of_cpu(self.logs.values(), spy)
+        logs = (log for pid, log in self.logs.items() if pid != self._job)
+        return [process_task(log, spy, lock_share=share) for log in logs]
 
     def close(self) -> None:
         """Close all files."""
@@ -211,12 +204,11 @@ def process_task(
     *,
     threads: Collection[int] = (),
     lock_share: float = 1.0,
-    lost: float = 0.0,
 ) -> Task:
     """Return the task of one process, or only of some `threads` of it.
 
     `lock_share`: the share of its CPU time in which it is assumed to hold its interpreter lock if
-    that was not sampled. `lost`: cores that it has used uncounted.
+    that was not sampled.
     """
     pid, wall_s = log.process.pid, log.wall_s or 1e-9
     stacks = spy.all.get(pid, StackSamples())
@@ -233,21 +225,20 @@ def process_task(
         counts: Counter[str] = Counter()
         for sample, count in seen.samples.items():
             counts[sample.state] += count
-        cpu = used.cpu_s / wall_s + lost / len(workers)
+        cpu = used.cpu_s / wall_s
         python = held.get(tid, 0.0) if holders.looks else lock_share * cpu
         queued = used.queued_s / wall_s
         for state, share in states.shares(counts, cpu=cpu, queued=queued, python=python).items():
             busy[state] += share / len(workers)
     total = log.total(threads)
-    cpu_s = total.cpu_s + lost * wall_s
-    produces = log.process.python or cpu_s > MIN_PRODUCER_CORES * wall_s
+    produces = log.process.python or total.cpu_s > MIN_PRODUCER_CORES * wall_s
     return Task(
         name=f"{log.name} (process {pid})",
         pid=pid,
         tid=min(threads, default=pid),
         role=ev.PRODUCER if produces and not log.is_unrelated else ev.FOREIGN,
         wall_s=log.wall_s,
-        cpu_s=cpu_s,
+        cpu_s=total.cpu_s,
         queued_s=total.queued_s,
         busy=dict(busy),
         stacks=dict(places),

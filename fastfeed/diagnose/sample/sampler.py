@@ -9,9 +9,8 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 
-from fastfeed.diagnose.evidence import PRODUCER, LoopPart, MarkHint, Task
+from fastfeed.diagnose.evidence import LoopPart, MarkHint, Task
 from fastfeed.diagnose.sample.children import Children
 from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker, sampled_loop
 from fastfeed.diagnose.sample.loop_parts import loop_lines, loop_parts, mark_hint
@@ -72,7 +71,7 @@ class Sampler:
         self._cost_s = self._searching_s = 0.0
         self._pause_s = TASK_SEARCH_S
         self._used_s = self._used_before_s = 0.0
-        # CPU seconds of the process: when threads were last counted, and at the beginning.
+        # CPU seconds of the process: at the last search, and at the beginning.
         self._process_s = self._process_before_s = 0.0
         self._ours: Set[int] = frozenset()
         self._deaths: Mapping[int, tuple[str, str]] = {}
@@ -117,8 +116,6 @@ class Sampler:
         """
         with self._mutex:
             self.loop = loop or self.loop
-            # At the moment at which the CPU seconds of the threads are counted: the search for
-            # processes takes more of them.
             self._used_before_s = self._used_s
             self._process_before_s = time.process_time()
             self._threads.begin(self.loop)
@@ -139,36 +136,17 @@ class Sampler:
         with self._mutex:
             context, logs = self._attribution(), self._threads.logs
             known = without_callbacks(logs.values(), waits, context=context)
-            own = self._with_uncounted(thread_tasks(known, context))
-            every = map(without_network, own + self._children.tasks(self._spy))
-            return tuple(settle_roles(list(every), logs))
-
-    def _with_uncounted(self, own: list[Task]) -> list[Task]:
-        """Return the tasks; uncounted CPU seconds are added to producers that have ended."""
-        logs = self._threads.logs
-        ended = [
-            task
-            for task in own
-            if task.role == PRODUCER and task.tid in logs and logs[task.tid].gone
-        ]
-        each_s = self._uncounted_s() / max(1, len(ended))
-        return [replace(task, cpu_s=task.cpu_s + each_s) if task in ended else task for task in own]
-
-    def _uncounted_s(self) -> float:
-        """Return the CPU seconds of this process that no thread's count includes.
-
-        Threads that ended between two counts have used them.
-        """
-        counted_s = sum(log.used().cpu_s for log in self._threads.logs.values())
-        ours_s = self._used_s - self._used_before_s
-        return max(0.0, self._process_s - self._process_before_s - counted_s - ours_s)
+            every = thread_tasks(known, context) + self._children.tasks(self._spy)
+            return tuple(settle_roles(list(map(without_network, every)), logs))
 
     def machine(self) -> Machine:
         """Return the use of the machine."""
         self.refresh()
         with self._mutex:
-            used = [log.used()[:2] for log in self._threads.logs.values()]
-            used += [(self._uncounted_s() + self._children.uncounted_s(), 0.0)]
+            ours_s = self._used_s - self._used_before_s
+            own_s = self._process_s - self._process_before_s - ours_s  # of all threads
+            used = [(0.0, log.used().queued_s) for log in self._threads.logs.values()]
+            used += [(max(0.0, own_s) + self._children.uncounted_s(), 0.0)]
             ours = [log for log in self._children.logs.values() if not log.is_unrelated]
             used += [log.total()[:2] for log in ours]
             own = {os.getpid(), *(log.process.pid for log in ours)}

@@ -53,11 +53,12 @@ class Sample(NamedTuple):
 
 
 class ThreadMoment(NamedTuple):
-    """Sample of a thread, with its log. `wants_gil`: it waits for the interpreter lock, or has got
-    it meanwhile."""
+    """Sample of a thread, with its log. `cpu_s`: since the last one. `wants_gil`: the thread waits
+    for the interpreter lock, or has got it meanwhile."""
 
     log: ThreadLog
     sample: Sample
+    cpu_s: float
     wants_gil: bool
 
 
@@ -78,7 +79,6 @@ class ThreadLog:
         self.credit = 0.0  # late samples before which it held the interpreter lock
         self.wall_s = 0.0
         self.gone = False
-        self._cpu_s = 0.0
 
     def begin(self) -> None:
         """Start over: forget earlier samples, and count from the present counters on."""
@@ -123,20 +123,13 @@ class ThreadLog:
         self.count(reader)
         self.wall_s += passed_s
 
-    def count(self, reader: DescriptorReader) -> str:
-        """Read the counters; return the letter of the thread's state."""
-        stat = self.files.read("stat", reader)
-        now = procfs.times(stat, self.files.read("schedstat", reader))
-        if now.cpu_s or now.queued_s:
-            self.last, self._cpu_s = now, now.cpu_s
-        return procfs.state_char(stat)
-
-    def cpu_since(self, reader: DescriptorReader) -> float:
-        """Return the seconds on a core since the last call or the last count."""
-        words = self.files.read("schedstat", reader).split()
-        now = int(words[0]) / 1e9 if words else 0.0
-        before, self._cpu_s = self._cpu_s, now
-        return now - before if before else 0.0
+    def count(self, reader: DescriptorReader) -> float:
+        """Read the counters; return the CPU seconds since they were read last, 0 the first time."""
+        schedstat = self.files.read("schedstat", reader)
+        now = procfs.times(b"" if schedstat else self.files.read("stat", reader), schedstat)
+        before_s = self.last.cpu_s
+        self.last = now if any(now) else self.last
+        return self.last.cpu_s - before_s if before_s else 0.0
 
     def observe(
         self,
@@ -152,6 +145,7 @@ class ThreadLog:
         `targets`: the known kinds of the process's descriptors. `frame`: the innermost one of
         `stack`; a thread that has moved on by then does not wait in that call.
         """
+        cpu_s = self.count(reader)
         call, first = procfs.call_of(self.files.read("syscall", reader))
         disk, target = False, ""
         if call != procfs.RUNNING and call not in procfs.NEVER_DISK:
@@ -165,11 +159,11 @@ class ThreadLog:
         elif call == "select" and first == 0:
             call = "sleep"  # time.sleep before Python 3.11
         if frame is not None and frame.f_lasti != stack[0][1]:
-            return ThreadMoment(self, Sample(stack, CORE), wants_gil=True)
+            return ThreadMoment(self, Sample(stack, CORE), cpu_s, wants_gil=True)
         # A child has other addresses, unless it was forked; few wait for their own lock.
         wants_gil = call == "futex" and first in lock.runtime_addresses()
         found = state_of(call, target=target, disk=disk, wants_gil=wants_gil, late=late)
-        return ThreadMoment(self, Sample(stack, found), wants_gil)
+        return ThreadMoment(self, Sample(stack, found), cpu_s, wants_gil)
 
 
 class Threads:
@@ -247,7 +241,7 @@ class Threads:
                 )
         if late:
             observed = self._mark_holder(observed, late_s, times=times)
-        for log, sample, _ in observed:
+        for log, sample, *_ in observed:
             log.add(sample, now_s, times=times)
             if log.ident == self.loop:
                 self.trace.extend([(now_s, sample)] * times)
@@ -265,9 +259,7 @@ class Threads:
         self, observed: list[ThreadMoment], late_s: float, *, times: int
     ) -> list[ThreadMoment]:
         """Find the thread that held the interpreter lock."""
-        wanting = [
-            lock.LockCandidate(one.log.cpu_since(self._reader), one.wants_gil) for one in observed
-        ]
+        wanting = [lock.LockCandidate(one.cpu_s, one.wants_gil) for one in observed]
         marked = []
         for one, share in zip(observed, lock.holder_likelihoods(wanting, late_s), strict=True):
             one.log.add_credit(share * times)

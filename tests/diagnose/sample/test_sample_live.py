@@ -295,8 +295,8 @@ def test_whether_producers_take_time_on_the_cores(
 
 
 def test_what_a_thread_has_spent_before_it_ended(sampler: Sampler) -> None:
-    """A thread that ends between two counts: its CPU seconds are not lost, and not another
-    process's."""
+    """A thread that ends between two searches: each sample counts its CPU seconds, and all that it
+    used are the script's."""
     begun_s = time.perf_counter()
     sampler.begin()
     first = sampler.samples
@@ -308,7 +308,7 @@ def test_what_a_thread_has_spent_before_it_ended(sampler: Sampler) -> None:
     with running(burn, "burns", lambda: None):
         pass
     task = next(task for task in sampler.tasks() if task.name == "burns")
-    assert task.cpu_s >= 0.29
+    assert task.cpu_s >= 0.2
     assert sampler.machine().own_cpu * (time.perf_counter() - begun_s) >= 0.29
     sampler.stop()
     spent_s = sum(one.cpu_s for one in sampler.tasks())

@@ -22,10 +22,10 @@ RUNNABLE = "runnable"  # ready to run, without a core
 DISK = "disk"  # waits for block I/O (state D)
 SLEEP = "sleep"  # time.sleep, nanosleep, timers
 SOCKET = "socket"  # recv, poll and select on sockets
-LOCK = "lock"  # another lock, condition or queue, not the feed's own
-PIPE = "pipe"  # a pipe
-FULL = "full"  # the next buffer is full: it could do more
-EMPTY = "empty"  # a helper that waits for work; the trainer that waits for input
+LOCK = "lock"  # the trainer: a lock, a condition or a queue
+PIPE = "pipe"  # the trainer: a pipe
+FULL = "full"  # a remote producer whose next buffer is full: it could do more
+EMPTY = "empty"  # a helper without work, or without room for more: a lock, a queue or a pipe
 OTHER = "other"  # off the core for an unknown reason
 TASK_STATES = (
     PYTHON,

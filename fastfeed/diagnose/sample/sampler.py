@@ -233,8 +233,8 @@ class Sampler:
                 texts.append("scheduling delay: /proc/self/task/*/schedstat cannot be read")
             if not syscall:
                 texts.append(
-                    "system calls: /proc/self/task/*/syscall cannot be read, so waits are known "
-                    "from stacks only"
+                    "system calls: /proc/self/task/*/syscall cannot be read, so it is unknown what "
+                    "threads wait for"
                 )
             return tuple(filter(None, [*texts, self._gpus.missing, self._failure]))
 

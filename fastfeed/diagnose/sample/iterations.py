@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import cache
 from time import perf_counter
 
 from fastfeed.diagnose.sample.loop_parts import LoopLines, locate, position_of
@@ -98,8 +99,9 @@ def sampled_loop(
     if found is None or not found.kinds:
         return None
     observations = []
+    part_of = cache(found.part_of)  # there are few positions
     for now_s, sample in pairs:
-        kind, line = found.part_of(position_of(sample, found.code)) or (HOST, -1)
+        kind, line = part_of(position_of(sample, found.code)) or (HOST, -1)
         observations.append((now_s, kind, line))
     steps = steps_of(observations)
     if len(steps) < MIN_SAMPLED_STEPS:

@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import CodeType
 from typing import NamedTuple
 
@@ -161,8 +161,9 @@ def _activities(
     """
     counts: dict[LoopActivity, float] = defaultdict(float)
     released: dict[LoopActivity, float] = defaultdict(float)
+    part_of = cache(found.part_of)  # there are few positions
     for sample in samples:
-        part = found.part_of(position_of(sample, found.code))
+        part = part_of(position_of(sample, found.code))
         if part is not None:
             below = itertools.takewhile(lambda spot: spot[0] is not found.code, sample.stack)
             inner = next((place for place in map(context.places.of, below) if place.users), None)

@@ -20,7 +20,6 @@ from fastfeed.diagnose.sample.tasks import (
     settle_roles,
     thread_tasks,
     without_callbacks,
-    without_network,
 )
 from fastfeed.diagnose.sample.thread_samples import Threads
 from fastfeed.probes import lock, procfs
@@ -136,8 +135,8 @@ class Sampler:
         with self._mutex:
             context, logs = self._attribution(), self._threads.logs
             known = without_callbacks(logs.values(), waits, context=context)
-            every = thread_tasks(known, context) + self._children.tasks(self._spy)
-            return tuple(settle_roles(list(map(without_network, every)), logs))
+            found = thread_tasks(known, context) + self._children.tasks(self._spy)
+            return tuple(settle_roles(found, logs))
 
     def machine(self) -> Machine:
         """Return the use of the machine."""

@@ -9,12 +9,8 @@ from fastfeed.probes.procfs import RUNNING
 
 CORE = "core"  # on a core, or ready for one: the counters tell these apart
 STREAM_CALLS = ("read", "write", "readv", "writev")
-CALL_STATES = {
-    "futex": ev.LOCK,
-    "child": ev.PIPE,
-    **dict.fromkeys(("sleep", "pause"), ev.SLEEP),
-    **dict.fromkeys(("recv", "send", "accept", "connect", "poll", "select"), ev.SOCKET),
-}
+SOCKET_CALLS = ("recv", "send", "accept", "connect", "poll", "select")
+CALL_STATES = {"futex": ev.LOCK, "child": ev.PIPE, "sleep": ev.SLEEP, "pause": ev.SLEEP}
 TARGET_STATES = {"pipe": ev.PIPE, "socket": ev.SOCKET}
 # A helper that waits for a lock or a pipe waits for its queue: for work, or for room.
 QUEUE_STATES = (ev.LOCK, ev.PIPE)
@@ -26,8 +22,9 @@ def state_of(
     """Return the state, or CORE if only the counters can tell.
 
     `call`: the system call ("running" on a core, "" unknown). `target`: the kind of its file
-    descriptor. `wants_gil`: the thread waits for the interpreter lock, which another one has held
-    if the sampler was `late`, too; else only the sampler has taken it.
+    descriptor; "socket" is one of a network. `wants_gil`: the thread waits for the interpreter
+    lock, which another one has held if the sampler was `late`, too; else only the sampler has taken
+    it.
     """
     if call == RUNNING or (wants_gil and not late):
         return CORE
@@ -35,7 +32,7 @@ def state_of(
         return ev.DISK
     if wants_gil:
         return ev.LOCK_PYTHON
-    if call in STREAM_CALLS:
+    if call in STREAM_CALLS or call in SOCKET_CALLS:
         return TARGET_STATES.get(target, ev.OTHER)
     return CALL_STATES.get(call, ev.OTHER)
 

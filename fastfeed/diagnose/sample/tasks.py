@@ -18,7 +18,7 @@ from fastfeed.diagnose.sample.copying import copies
 from fastfeed.diagnose.sample.thread_samples import MIN_SAMPLES, Sample, ThreadLog
 from fastfeed.probes import lock
 from fastfeed.probes.places import Place, Places, Spot, without_start
-from fastfeed.probes.procfs import Counters, has_internet_sockets
+from fastfeed.probes.procfs import Counters
 from fastfeed.probes.pyspy import StackSamples
 
 MIN_SPY_SAMPLES = 50  # of the lock's holder, by py-spy
@@ -126,16 +126,6 @@ def thread_tasks(logs: Iterable[ThreadLog], context: AttributionContext) -> list
         one = _task(pool, name="native threads", role=ev.FRAMEWORK, busy=busy)
         found.append(replace(one, threads=len(pool)))
     return found
-
-
-def without_network(task: Task) -> Task:
-    """Return the task without waits for a network, if its process has no such sockets: it waits for
-    other processes. The system call of a wait for several files does not tell of what kind."""
-    if not task.share(ev.SOCKET) or has_internet_sockets(task.pid):
-        return task
-    waits = ev.PIPE if task.role == ev.TRAINER else ev.EMPTY
-    busy = {state: share for state, share in task.busy.items() if state != ev.SOCKET}
-    return replace(task, busy={**busy, waits: task.share(waits, ev.SOCKET)})
 
 
 def _used(logs: Iterable[ThreadLog]) -> Counters:

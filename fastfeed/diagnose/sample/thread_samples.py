@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import NamedTuple
 
-from fastfeed.diagnose.sample.states import CORE, STREAM_CALLS, state_of
+from fastfeed.diagnose.sample.states import CORE, SOCKET_CALLS, STREAM_CALLS, state_of
 from fastfeed.probes import lock, procfs
 from fastfeed.probes.places import Spot
 from fastfeed.probes.procfs import Counters, DescriptorReader, ThreadFiles
 
 TRACE_LENGTH = 50_000  # samples of the loop's thread that are kept in order
 MAX_STACK_FRAMES = 200  # of one stack
+ANY_SOCKET = -1  # in place of a descriptor: "pipe" if all of them are to other processes here
 MIN_SAMPLES = 20  # of a thread or a function, from which shares are computed
 
 
@@ -152,12 +153,18 @@ class ThreadLog:
             state = procfs.state_char(self.files.read("stat", reader))
             disk = state == "D"
             call = procfs.RUNNING if state == "R" else call
+        if call == "select" and first == 0:
+            call = "sleep"  # time.sleep before Python 3.11
         if call in STREAM_CALLS:
             if first not in targets:
                 targets[first] = procfs.target_of(self.pid, first)
             target = targets[first]
-        elif call == "select" and first == 0:
-            call = "sleep"  # time.sleep before Python 3.11
+        if target == "socket" or call in SOCKET_CALLS:
+            # A call that waits for several files does not tell of what kind they are.
+            if ANY_SOCKET not in targets:
+                network = procfs.has_internet_sockets(self.pid)
+                targets[ANY_SOCKET] = "socket" if network else "pipe"
+            target = targets[ANY_SOCKET]
         if frame is not None and frame.f_lasti != stack[0][1]:
             return ThreadMoment(self, Sample(stack, CORE), cpu_s, wants_gil=True)
         # A child has other addresses, unless it was forked; few wait for their own lock.

@@ -115,24 +115,11 @@ def thread_tasks(logs: Iterable[ThreadLog], context: AttributionContext) -> list
         if tid not in known:
             found.append(Task(name, os.getpid(), tid, ev.PRODUCER, 0.0, exit=text))
     if foreign:
-        tensorflow = "tensorflow" in sys.modules
-        name = ev.CALLED_BACK if tensorflow else "threads that Python did not start"
-        found.append(_foreign_task(foreign, context, name=name))
+        found.append(_foreign_task(foreign, context))
     if pool:
-        used, wall_s = _used(pool), max(log.wall_s for log in pool)
-        each = wall_s * len(pool)
-        cpu, queued = used.cpu_s / each, used.queued_s / each
-        busy = states.shares({ev.EMPTY: 1}, cpu=cpu, queued=queued, python=0.0)
-        one = _task(pool, name="native threads", role=ev.FRAMEWORK, busy=busy)
-        found.append(replace(one, threads=len(pool)))
+        one = _task(pool, Counter({ev.EMPTY: 1}), units=len(pool))
+        found.append(replace(one, name="native threads", role=ev.FRAMEWORK, threads=len(pool)))
     return found
-
-
-def _used(logs: Iterable[ThreadLog]) -> Counters:
-    used = Counters()
-    for log in logs:
-        used = used.plus(log.used())
-    return used
 
 
 def _thread_task(log: ThreadLog, context: AttributionContext) -> Task:
@@ -142,18 +129,12 @@ def _thread_task(log: ThreadLog, context: AttributionContext) -> Task:
     samples of it were taken.
     """
     trainer = log.ident == context.loop
-    used = log.used()
-    cpu, queued = used.cpu_s / log.wall_s, used.queued_s / log.wall_s
-    counts: Counter[str] = Counter()
-    for sample, count in log.samples.items():
-        counts[sample.state] += count
-    held = context.lock_share(log, cpu)
-    busy = states.shares(counts, cpu=cpu, queued=queued, python=held, helper=not trainer)
+    held = context.lock_share(log, log.used().cpu_s / log.wall_s)
+    task = _task([log], _states([log]), held=held, helper=not trainer)
     died = context.deaths.get(log.tid, ("", ""))[1]
     stacks, copying = stack_weights([log], context)
     role = ev.TRAINER if trainer else role_of(stacks, died=bool(died))
-    task = _task([log], name=log.name, role=role, busy=busy)
-    return replace(task, stacks=stacks, copying=copying, exit=died)
+    return replace(task, name=log.name, role=role, stacks=stacks, copying=copying, exit=died)
 
 
 def role_of(stacks: Iterable[Sequence[Place]], *, died: bool = False) -> str:
@@ -162,31 +143,49 @@ def role_of(stacks: Iterable[Sequence[Place]], *, died: bool = False) -> str:
     return ev.PRODUCER if users or died else ev.FOREIGN
 
 
-def _foreign_task(logs: Sequence[ThreadLog], context: AttributionContext, *, name: str) -> Task:
+def _foreign_task(logs: Sequence[ThreadLog], context: AttributionContext) -> Task:
     """Return one task for threads that have Python frames only while they run the user's function.
 
     It counts as many producers as are at work at a time; a thread without frames has nothing to do.
     """
-    wall_s, used = max(log.wall_s for log in logs), _used(logs)
+    counts = _states(logs)
+    moments = {when for log in logs for when, _ in log.moments}
+    units = max(1, round(counts.total() / max(1, len(moments))))
+    counts[ev.EMPTY] += max(context.samples * units - counts.total(), 0)
+    held = sum(context.lock_share(log, 1.0) for log in logs) / units
+    stacks, copying = stack_weights(logs, context)
+    name = "threads that Python did not start"
+    if "tensorflow" in sys.modules:
+        name = ev.CALLED_BACK
+    task = _task(logs, counts, units=units, held=held)
+    return replace(task, name=name, stacks=stacks, copying=copying, producers=units)
+
+
+def _states(logs: Iterable[ThreadLog]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for log in logs:
         for sample, count in log.samples.items():
             counts[sample.state] += count
-    moments = {when for log in logs for when, _ in log.moments}
-    units = max(1, round(sum(counts.values()) / max(1, len(moments))))
-    counts[ev.EMPTY] += max(context.samples * units - sum(counts.values()), 0)
-    held = sum(context.lock_share(log, 1.0) for log in logs)
+    return counts
+
+
+def _task(
+    logs: Sequence[ThreadLog],
+    counts: Mapping[str, float],
+    *,
+    units: int = 1,
+    held: float = 0.0,
+    helper: bool = True,
+) -> Task:
+    """Return a producer with the counters of these threads; `counts`: their samples by state,
+    `held`: the share of the time with the interpreter lock of one of `units`."""
+    used, wall_s = Counters(), max(log.wall_s for log in logs)
+    for log in logs:
+        used = used.plus(log.used())
     cpu, queued = used.cpu_s / wall_s / units, used.queued_s / wall_s / units
-    busy = states.shares(counts, cpu=cpu, queued=queued, python=held / units)
-    stacks, copying = stack_weights(logs, context)
-    task = _task(logs, name=name, role=ev.PRODUCER, busy=busy)
-    return replace(task, stacks=stacks, copying=copying, producers=units)
-
-
-def _task(logs: Sequence[ThreadLog], *, name: str, role: str, busy: Mapping[str, float]) -> Task:
-    used, wall_s = _used(logs), max(log.wall_s for log in logs)
+    busy = states.shares(counts, cpu=cpu, queued=queued, python=held, helper=helper)
     times = (wall_s, used.cpu_s, used.queued_s)
-    return Task(name, os.getpid(), logs[0].tid, role, *times, busy=busy)
+    return Task("", os.getpid(), logs[0].tid, ev.PRODUCER, *times, busy=busy)
 
 
 def stack_weights(

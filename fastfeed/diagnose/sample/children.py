@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Task
 from fastfeed.diagnose.sample import states
-from fastfeed.diagnose.sample.thread_samples import ThreadLog
+from fastfeed.diagnose.sample.thread_samples import ThreadLog, states_of, used_by
 from fastfeed.probes import family, procfs
 from fastfeed.probes.places import Place
 from fastfeed.probes.procfs import Counters, DescriptorReader
@@ -87,10 +87,7 @@ class ChildLog:
 
     def total(self, threads: Collection[int] = ()) -> Counters:
         """Return what these threads, by default all, have used since `begin`."""
-        found = Counters()
-        for tid in threads or self.threads:
-            found = found.plus(self.threads[tid].used())
-        return found
+        return used_by(self.threads[tid] for tid in threads or self.threads)
 
     @property
     def used_s(self) -> float:
@@ -213,23 +210,17 @@ def process_task(
     pid, wall_s = log.process.pid, log.wall_s or 1e-9
     stacks = spy.all.get(pid, StackSamples())
     holders = spy.holders.get(pid, StackSamples())
-    held = holders.shares()
     workers = threads or working_threads(stacks, log)
-    busy: dict[str, float] = defaultdict(float)
+    seen = [log.threads[tid] for tid in workers if tid in log.threads]
+    used, count = used_by(seen), max(1, len(seen))
+    cpu, queued = used.cpu_s / wall_s / count, used.queued_s / wall_s / count
+    held = lock_share * cpu
+    if holders.looks:
+        held = sum(holders.shares().get(tid, 0.0) for tid in workers) / count
     places: Counter[tuple[Place, ...]] = Counter()
     for tid in workers:
-        for stack, count in stacks.seen.get(tid, Counter()).items():
-            places[stack.places] += count
-        seen = log.threads.get(tid, ThreadLog(tid, pid=pid))
-        used = seen.used()
-        counts: Counter[str] = Counter()
-        for sample, count in seen.samples.items():
-            counts[sample.state] += count
-        cpu = used.cpu_s / wall_s
-        python = held.get(tid, 0.0) if holders.looks else lock_share * cpu
-        queued = used.queued_s / wall_s
-        for state, share in states.shares(counts, cpu=cpu, queued=queued, python=python).items():
-            busy[state] += share / len(workers)
+        for stack, number in stacks.seen.get(tid, Counter()).items():
+            places[stack.places] += number
     total = log.total(threads)
     produces = log.process.python or total.cpu_s > MIN_PRODUCER_CORES * wall_s
     return Task(
@@ -240,7 +231,7 @@ def process_task(
         wall_s=log.wall_s,
         cpu_s=total.cpu_s,
         queued_s=total.queued_s,
-        busy=dict(busy),
+        busy=states.shares(states_of(seen), cpu=cpu, queued=queued, python=held),
         stacks=dict(places),
         exit=log.exit,
         threads=len(threads or log.threads) or 1,

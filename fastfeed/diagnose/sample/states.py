@@ -19,14 +19,14 @@ QUEUE_STATES = (ev.LOCK, ev.PIPE)
 def state_of(
     call: str, *, target: str = "", disk: bool = False, wants_gil: bool = False, late: bool = False
 ) -> str:
-    """Return the state, or CORE if only the counters can tell.
+    """Return the state, or CORE if only the counters can tell, as of a thread that has ended.
 
     `call`: the system call ("running" on a core, "" unknown). `target`: the kind of its file
     descriptor; "socket" is one of a network. `wants_gil`: the thread waits for the interpreter
     lock, which another one has held if the sampler was `late`, too; else only the sampler has taken
     it.
     """
-    if call == RUNNING or (wants_gil and not late):
+    if call in (RUNNING, "") or (wants_gil and not late):
         return CORE
     if disk:
         return ev.DISK

@@ -15,10 +15,15 @@ from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Task
 from fastfeed.diagnose.sample import states
 from fastfeed.diagnose.sample.copying import copies
-from fastfeed.diagnose.sample.thread_samples import MIN_SAMPLES, Sample, ThreadLog
+from fastfeed.diagnose.sample.thread_samples import (
+    MIN_SAMPLES,
+    Sample,
+    ThreadLog,
+    states_of,
+    used_by,
+)
 from fastfeed.probes import lock
 from fastfeed.probes.places import Place, Places, Spot, without_start
-from fastfeed.probes.procfs import Counters
 from fastfeed.probes.pyspy import StackSamples
 
 MIN_SPY_SAMPLES = 50  # of the lock's holder, by py-spy
@@ -130,7 +135,7 @@ def _thread_task(log: ThreadLog, context: AttributionContext) -> Task:
     """
     trainer = log.ident == context.loop
     held = context.lock_share(log, log.used().cpu_s / log.wall_s)
-    task = _task([log], _states([log]), held=held, helper=not trainer)
+    task = _task([log], states_of([log]), held=held, helper=not trainer)
     died = context.deaths.get(log.tid, ("", ""))[1]
     stacks, copying = stack_weights([log], context)
     role = ev.TRAINER if trainer else role_of(stacks, died=bool(died))
@@ -148,7 +153,7 @@ def _foreign_task(logs: Sequence[ThreadLog], context: AttributionContext) -> Tas
 
     It counts as many producers as are at work at a time; a thread without frames has nothing to do.
     """
-    counts = _states(logs)
+    counts = states_of(logs)
     moments = {when for log in logs for when, _ in log.moments}
     units = max(1, round(counts.total() / max(1, len(moments))))
     counts[ev.EMPTY] += max(context.samples * units - counts.total(), 0)
@@ -161,14 +166,6 @@ def _foreign_task(logs: Sequence[ThreadLog], context: AttributionContext) -> Tas
     return replace(task, name=name, stacks=stacks, copying=copying, producers=units)
 
 
-def _states(logs: Iterable[ThreadLog]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for log in logs:
-        for sample, count in log.samples.items():
-            counts[sample.state] += count
-    return counts
-
-
 def _task(
     logs: Sequence[ThreadLog],
     counts: Mapping[str, float],
@@ -179,9 +176,7 @@ def _task(
 ) -> Task:
     """Return a producer with the counters of these threads; `counts`: their samples by state,
     `held`: the share of the time with the interpreter lock of one of `units`."""
-    used, wall_s = Counters(), max(log.wall_s for log in logs)
-    for log in logs:
-        used = used.plus(log.used())
+    used, wall_s = used_by(logs), max(log.wall_s for log in logs)
     cpu, queued = used.cpu_s / wall_s / units, used.queued_s / wall_s / units
     busy = states.shares(counts, cpu=cpu, queued=queued, python=held, helper=helper)
     times = (wall_s, used.cpu_s, used.queued_s)

@@ -286,6 +286,23 @@ class Threads:
             log.files.close()
 
 
+def used_by(logs: Iterable[ThreadLog]) -> Counters:
+    """Return what all these threads have used."""
+    used = Counters()
+    for log in logs:
+        used = used.plus(log.used())
+    return used
+
+
+def states_of(logs: Iterable[ThreadLog]) -> Counter[str]:
+    """Return the samples of all these threads by state."""
+    counts: Counter[str] = Counter()
+    for log in logs:
+        for sample, count in log.samples.items():
+            counts[sample.state] += count
+    return counts
+
+
 def stack_of(
     frame: FrameType | None, known: dict[tuple[int, ...], ThreadStack] | None = None
 ) -> ThreadStack:

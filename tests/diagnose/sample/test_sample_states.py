@@ -43,7 +43,7 @@ SAMPLED = [s for s in ev.TASK_STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNA
         ("futex", {"wants_gil": True, "late": True}, ev.LOCK_PYTHON),
         ("futex", {"wants_gil": True}, states.CORE),  # it waits for the sampler
         ("call 999", {}, ev.OTHER),
-        ("", {}, ev.OTHER),  # without permission for /proc/*/syscall
+        ("", {}, states.CORE),  # without permission for /proc/*/syscall
     ],
 )
 def test_state_of_a_moment(call: str, more: dict[str, Any], state: str) -> None:

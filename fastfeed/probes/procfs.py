@@ -166,7 +166,6 @@ class Stat(NamedTuple):
 
     name: str = ""
     state: str = ""  # a letter: R, S, D, Z...
-    faults: int = 0
     user_s: float = 0.0
     system_s: float = 0.0
     start_ticks: int = 0  # since boot
@@ -186,7 +185,7 @@ def parse_stat(text: str) -> Stat:
         return Stat()
     user, system = (int(ticks) / TICKS_S for ticks in fields[11:13])
     status = int(fields[49]) if len(fields) > 49 else 0
-    return Stat(name, fields[0], int(fields[7]), user, system, int(fields[19]), status)
+    return Stat(name, fields[0], user, system, int(fields[19]), status)
 
 
 def stat_of(pid: int | str) -> Stat:

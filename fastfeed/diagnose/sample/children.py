@@ -12,9 +12,8 @@ from fastfeed.diagnose.evidence import Task
 from fastfeed.diagnose.sample import states
 from fastfeed.diagnose.sample.thread_samples import ThreadLog, states_of, used_by
 from fastfeed.probes import family, procfs
-from fastfeed.probes.places import Place
 from fastfeed.probes.procfs import Counters, DescriptorReader
-from fastfeed.probes.pyspy import PySpy, StackSamples
+from fastfeed.probes.pyspy import PySpy, Stack, StackSamples
 
 # Cores, and CPU seconds, of a process that produces no data: more than it needs to start.
 UNRELATED_CORES, UNRELATED_CPU_S = 0.2, 0.3
@@ -217,10 +216,9 @@ def process_task(
     held = lock_share * cpu
     if holders.looks:
         held = sum(holders.shares().get(tid, 0.0) for tid in workers) / count
-    places: Counter[tuple[Place, ...]] = Counter()
+    places: Counter[Stack] = Counter()
     for tid in workers:
-        for stack, number in stacks.seen.get(tid, Counter()).items():
-            places[stack.places] += number
+        places.update(stacks.seen.get(tid, {}))
     total = log.total(threads)
     produces = log.process.python or total.cpu_s > MIN_PRODUCER_CORES * wall_s
     return Task(
@@ -244,6 +242,6 @@ def working_threads(stacks: StackSamples, log: ChildLog) -> list[int]:
     found = [
         tid
         for tid, samples in stacks.seen.items()
-        if any(place.users for stack in samples for place in stack.places)
+        if any(place.users for stack in samples for place in stack)
     ]
     return sorted(found) or [log.process.pid]

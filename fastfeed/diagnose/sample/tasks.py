@@ -24,7 +24,7 @@ from fastfeed.diagnose.sample.thread_samples import (
 )
 from fastfeed.probes import lock
 from fastfeed.probes.places import Place, Places, Spot, without_start
-from fastfeed.probes.pyspy import StackSamples
+from fastfeed.probes.pyspy import Stack, StackSamples
 
 MIN_SPY_SAMPLES = 50  # of the lock's holder, by py-spy
 # What a thread waits in that collects the results of a pool.
@@ -78,7 +78,7 @@ class AttributionContext:
         busy[ev.RUNNABLE] = core * self.queued_share
         return {state: share for state, share in busy.items() if share > 0}
 
-    def stack(self, sample: Sample) -> tuple[Place, ...]:
+    def stack(self, sample: Sample) -> Stack:
         """Return the places of a sample, the outermost first."""
         return without_start(self.places.of(spot) for spot in reversed(sample.stack))
 
@@ -185,7 +185,7 @@ def _task(
 
 def stack_weights(
     logs: Sequence[ThreadLog], context: AttributionContext
-) -> tuple[dict[tuple[Place, ...], int], float]:
+) -> tuple[dict[Stack, int], float]:
     """Return the samples by stack, and the share that copies.
 
     The sampler gets the interpreter lock when its holder releases it, so it rarely finds a holder
@@ -193,17 +193,16 @@ def stack_weights(
     replace these.
     """
     samples: Counter[Sample] = Counter()
-    outside: Counter[tuple[Place, ...]] = Counter()
+    outside: Counter[Stack] = Counter()
     for log in logs:
         samples.update(log.samples)
-        for seen, count in context.holders.seen.get(log.tid, Counter()).items():
-            outside[seen.places] += count
+        outside.update(context.holders.seen.get(log.tid, {}))
     total = samples.total()
     enough = context.holders.looks >= MIN_SPY_SAMPLES and outside.total() > 0
     share = min(outside.total() / context.holders.looks / len(logs), 1.0) if enough else 0.0
     inside = {one: n for one, n in samples.items() if not (enough and one.holder)} or samples
     scale = total * (1.0 - share) / (sum(inside.values()) or 1)
-    weights: dict[tuple[Place, ...], float] = defaultdict(float)
+    weights: dict[Stack, float] = defaultdict(float)
     for sample, count in inside.items():
         weights[context.stack(sample)] += count * scale
     for stack, count in outside.items() if enough else ():

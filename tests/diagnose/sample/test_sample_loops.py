@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -108,6 +109,22 @@ def test_a_loop_that_only_repeats_is_the_step_of_the_one_around_it() -> None:
     assert found is not None and found.node.lineno == repeat.__code__.co_firstlineno + 3
     parts, _ = loop_parts(record.samples, attribution())
     assert {part.kind: round(part.share, 2) for part in parts} == {"input": 0.05, "step": 0.95}
+
+
+def learn(epochs: int) -> None:
+    stream = batches()
+    for _ in range(epochs):
+        for batch in itertools.islice(stream, 10):
+            train_step(batch)
+        for _ in range(6):
+            crunch([6])
+
+
+def test_the_loop_of_the_batches_in_a_loop_of_epochs() -> None:
+    """What else an epoch does takes more than a tenth of the time, and is no part of a step."""
+    learn(10)
+    found = locate(record.samples)
+    assert found is not None and found.node.lineno == learn.__code__.co_firstlineno + 3
 
 
 def test_the_loop_may_be_known(samples: list[Sample]) -> None:

@@ -23,10 +23,10 @@ RUNNABLE = "runnable"  # ready to run, without a core
 DISK = "disk"  # waits for block I/O (state D)
 SLEEP = "sleep"  # time.sleep, nanosleep, timers
 SOCKET = "socket"  # recv, poll and select on sockets
-LOCK = "lock"  # another lock, condition or queue, not the feed's own
-PIPE = "pipe"  # a pipe
-FULL = "full"  # the next buffer is full: it could do more
-EMPTY = "empty"  # a helper that waits for work; the trainer that waits for input
+LOCK = "lock"  # the trainer: a lock, a condition or a queue
+PIPE = "pipe"  # the trainer: a pipe
+FULL = "full"  # a remote producer whose next buffer is full: it could do more
+EMPTY = "empty"  # a helper without work, or without room for more: a lock, a queue or a pipe
 OTHER = "other"  # off the core for an unknown reason
 TASK_STATES = (
     PYTHON,
@@ -95,11 +95,7 @@ class Task:
     role: str
     wall_s: float
     cpu_s: float = 0.0
-    system_s: float = 0.0  # of cpu_s, in the kernel
     queued_s: float = 0.0  # ready to run, without a core (schedstat)
-    faults: int = 0  # minor page faults
-    read_nbytes: int = 0  # from block devices
-    switches: int = 0  # involuntary context switches
     busy: Mapping[str, float] = field(default_factory=dict)
     stacks: Mapping[tuple[Place, ...], int] = field(default_factory=dict)
     copying: float = 0.0
@@ -139,8 +135,7 @@ class LoopPart:
 
     `kind`: "input" (the source of the step's input), "step" or "host" (the rest of the loop).
     `busy`, `copying` and `pickling`: what the thread did meanwhile, as in Task. `inner`: the
-    innermost place of the user's below it. `computing`: the share of its time in which threads of
-    compiled programs had work.
+    innermost place of the user's below it.
     """
 
     kind: str
@@ -150,7 +145,6 @@ class LoopPart:
     copying: float = 0.0
     pickling: float = 0.0
     inner: Place | None = None
-    computing: float = 0.0
 
     def share_in(self, *states: str) -> float:
         """Return the share of the loop's time that this part spends in these states."""

@@ -102,9 +102,10 @@ def _decode(kind: Any, value: Any, *, places: Sequence[Place] | None) -> Any:
         return places[_number(int, value)]
     if hasattr(kind, "__dataclass_fields__"):
         hints = _hints(kind)
-        return kind(
-            **{name: _decode(hints[name], one, places=places) for name, one in value.items()}
-        )
+        known = {
+            name: one for name, one in value.items() if name in hints
+        }  # not what others record
+        return kind(**{n: _decode(hints[n], one, places=places) for n, one in known.items()})
     if hasattr(kind, "_fields"):
         hints = _hints(kind)
         given = kind._fields[: len(value)]  # those without a default are needed

@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from fastfeed.probes.procfs import DescriptorReader
 
+WITH_SYMBOL = 1  # RTLD_DL_SYMENT of dlfcn.h
 SWITCHING = 0.1  # weight of a thread on a core that may be about to wait for the lock
 MIN_LATE_SAMPLES = 8
 # Without contention a thread gets the lock within 0.1 ms, seldom after more than 0.3 ms.
 LATE_S = 4e-4  # a longer delay is a wait for the lock
 CONTENDED_S = 1e-3  # typical lateness from which the lock slows a training step
+
+
+class Symbol(ctypes.Structure):
+    """Symbol of a library: Elf64_Sym of elf.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_uint32),
+        ("info", ctypes.c_uint8),
+        ("other", ctypes.c_uint8),
+        ("section", ctypes.c_uint16),
+        ("value", ctypes.c_uint64),
+        ("nbytes", ctypes.c_uint64),
+    )
+
+
+@cache
+def runtime_addresses() -> range:
+    """Return the addresses of the interpreter's own state; empty if they are unknown.
+
+    The interpreter lock lies in it, so that a thread that waits for the lock is in a futex of one
+    of these addresses, and no other thread is.
+    """
+    info, symbol = (ctypes.c_void_p * 4)(), ctypes.POINTER(Symbol)()  # info: Dl_info of dlfcn.h
+    with contextlib.suppress(AttributeError, ValueError):  # of C libraries without dladdr1
+        first = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+        found = ctypes.CDLL(None).dladdr1(
+            ctypes.c_void_p(first), info, ctypes.byref(symbol), WITH_SYMBOL
+        )
+        if found and symbol:
+            return range(first, first + symbol.contents.nbytes)
+    return range(0)
 
 
 class LockDelay:
@@ -73,8 +107,8 @@ class LockProbe:
 class LockCandidate(NamedTuple):
     """A thread that may have held the lock when the sampler got it late.
 
-    `cpu_s` is its CPU time since the last sample. `wants` is True if it waits in a futex, as a
-    thread does that wants the lock back.
+    `cpu_s` is its CPU time since the last sample. `wants` is True if it waits for the lock, as a
+    thread does that wants it back.
     """
 
     cpu_s: float

@@ -9,7 +9,7 @@ import platform
 import threading
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fastfeed.core.unix import TICKS_S, resource
 
@@ -76,25 +76,15 @@ class DescriptorReader:
 
 
 class Counters(NamedTuple):
-    """Resources that one or several threads have used since their start: seconds, and counts."""
+    """What one or several threads have used since their start."""
 
     cpu_s: float = 0.0
     queued_s: float = 0.0
-    system_s: float = 0.0
-    faults: int = 0
-    read_nbytes: int = 0
-    switches: int = 0
-    yields: int = 0  # voluntary switches
+    runs: int = 0  # how often they got a core
 
     def plus(self, other: Counters) -> Counters:
         """Return the sum of both."""
         return Counters._make(a + b for a, b in zip(self, other, strict=True))
-
-    def fields(self) -> dict[str, Any]:
-        """Return the values under the names of a Task."""
-        found = self._asdict()
-        found.pop("yields")
-        return found
 
     def since(self, before: Counters) -> Counters:
         """Return what was used since `before`."""
@@ -176,7 +166,6 @@ class Stat(NamedTuple):
 
     name: str = ""
     state: str = ""  # a letter: R, S, D, Z...
-    faults: int = 0
     user_s: float = 0.0
     system_s: float = 0.0
     start_ticks: int = 0  # since boot
@@ -196,7 +185,7 @@ def parse_stat(text: str) -> Stat:
         return Stat()
     user, system = (int(ticks) / TICKS_S for ticks in fields[11:13])
     status = int(fields[49]) if len(fields) > 49 else 0
-    return Stat(name, fields[0], int(fields[7]), user, system, int(fields[19]), status)
+    return Stat(name, fields[0], user, system, int(fields[19]), status)
 
 
 def stat_of(pid: int | str) -> Stat:
@@ -205,33 +194,17 @@ def stat_of(pid: int | str) -> Stat:
 
 
 def times(stat: bytes, schedstat: bytes) -> Counters:
-    """Return the CPU, queue and system time of a thread, and its page faults.
-
-    CPU and queue time are from schedstat, in nanoseconds; without it, CPU time is from stat, in
-    ticks.
-    """
-    found, waits = parse_stat(stat.decode(errors="replace")), schedstat.split()
-    cpu_s, queued_s = found.cpu_s, 0.0
-    if len(waits) > 1:
-        cpu_s, queued_s = int(waits[0]) / 1e9, int(waits[1]) / 1e9
-    return Counters(cpu_s, queued_s, found.system_s, found.faults)
+    """Return the counters of a thread: from schedstat, in nanoseconds; without it, the CPU time is
+    from stat, in ticks."""
+    waits = schedstat.split()
+    if len(waits) > 2:
+        return Counters(int(waits[0]) / 1e9, int(waits[1]) / 1e9, int(waits[2]))
+    return Counters(parse_stat(stat.decode(errors="replace")).cpu_s)
 
 
 def state_char(stat: bytes) -> str:
     """Return the letter of a thread's state (R, S, D, Z...), or "" if unknown."""
     return stat.rpartition(b")")[2][1:2].decode()
-
-
-def slow_counters(folder: str) -> tuple[int, int, int]:
-    """Return bytes read from devices, involuntary switches, and voluntary ones.
-
-    They change little, or cost more to read than the other counters.
-    """
-    lines = (text_of(f"{folder}/io") + text_of(f"{folder}/status")).splitlines()
-    values = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    read_nbytes = int(values.get("read_bytes", 0))
-    switches = int(values.get("nonvoluntary_ctxt_switches", 0))
-    return read_nbytes, switches, int(values.get("voluntary_ctxt_switches", 0))
 
 
 def call_of(syscall: bytes) -> tuple[str, int]:

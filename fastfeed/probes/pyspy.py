@@ -12,7 +12,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from fastfeed.probes import procfs
 from fastfeed.probes.beside import start_beside
@@ -29,22 +28,17 @@ THREAD_LINE = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
 PERMISSION = re.compile(r"permission|not permitted|sudo|ptrace", re.IGNORECASE)
 PTRACE = "/proc/sys/kernel/yama/ptrace_scope"
 HELPER = "pyspy_helper.py"
-
-
-class StackSample(NamedTuple):
-    """A stack, the innermost place last, and the innermost file's full name."""
-
-    places: tuple[Place, ...]
-    file: str
+Stack = tuple[Place, ...]
 
 
 class StackSamples:
-    """Samples of one process: `looks` counts them, and `seen[tid]` counts stacks of a thread."""
+    """Samples of one process: `looks` counts them, and `seen[tid]` counts stacks of a thread, the
+    outermost place first."""
 
     def __init__(self) -> None:
         self.looks = 0
         self.error = ""
-        self._seen: dict[int, Counter[StackSample]] = defaultdict(Counter)
+        self._seen: dict[int, Counter[Stack]] = defaultdict(Counter)
         self._unread: list[tuple[str, Places, dict[str, int]]] = []
 
     def add(self, raw: str, places: Places, *, looks: int, pid: int) -> None:
@@ -59,7 +53,7 @@ class StackSamples:
         self._unread.append((raw, places, tids))
 
     @property
-    def seen(self) -> dict[int, Counter[StackSample]]:
+    def seen(self) -> dict[int, Counter[Stack]]:
         """The stacks of each thread."""
         while self._unread:
             raw, places, tids = self._unread.pop()
@@ -78,14 +72,11 @@ class StackSamples:
         return {tid: sum(counts.values()) / self.looks for tid, counts in self.seen.items()}
 
 
-def _stack(frames: Sequence[str], places: Places) -> StackSample:
-    found, last = [], ""
-    for frame in frames:
-        parts = PYTHON_FRAME.match(frame)
-        if parts:
-            last = parts["file"]
-            found.append(places.named(parts["function"], last, line=int(parts["line"])))
-    return StackSample(without_start(found), last)
+def _stack(frames: Sequence[str], places: Places) -> Stack:
+    known = filter(None, map(PYTHON_FRAME.match, frames))
+    return without_start(
+        places.named(one["function"], one["file"], line=int(one["line"])) for one in known
+    )
 
 
 class PySpy:

@@ -103,9 +103,6 @@ def tasks_of(count: int) -> tuple[Task, ...]:
         "cpu_s": 6.1,
         "busy": busy,
         "stacks": stacks,
-        "faults": 4120,
-        "switches": 91,
-        "read_nbytes": 31_000_000,
     }
     return (
         trainer,

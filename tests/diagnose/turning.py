@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
-from fastfeed.diagnose.sample.iterations import IterationTracker, LoopLines
+from fastfeed.diagnose.sample.iterations import IterationTracker
+from fastfeed.diagnose.sample.loop_parts import LoopLines
 from fastfeed.steps.timeline import Loop, Timeline
 
 

@@ -39,8 +39,6 @@ class HookLog(StepLog):
         self.elsewhere: set[int] = set()
         self.ours: set[int] = set()  # threads of the diagnosis itself
         self.device_clock = DeviceClock(self.failed)
-        # native threads, by their kernel ids, that only run compiled programs
-        self.computing: set[int] = set()
         # Number of experiments that are worthwhile although the loop does not wait: producers may
         # hold the interpreter lock, or take the cores.
         self.contended: Callable[[], int] = lambda: 0

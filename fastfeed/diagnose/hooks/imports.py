@@ -24,7 +24,6 @@ HOOKS = (
     "session",
     "tfdata",
     "keras_fit",
-    "jax",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -17,9 +18,9 @@ from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.torch_modes import evaluated_in
 from fastfeed.diagnose.run.lifecycle import LOOP_TIMEOUT_S, Lifecycle
 from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
+from fastfeed.diagnose.sample.loop_statements import INPUT_KIND, STEP
 from fastfeed.diagnose.sample.remote_tasks import with_remote
-from fastfeed.diagnose.sample.sampler import LineRole, Sampler
-from fastfeed.diagnose.sample.slices import INPUT_KIND, STEP
+from fastfeed.diagnose.sample.sampler import Sampler
 from fastfeed.probes.interpreter import CAN_TRACE_LINES
 from fastfeed.probes.lock import CONTENDED_S
 from fastfeed.probes.machine_log import pools_of
@@ -33,11 +34,8 @@ WHOLE_EPOCHS_NOTE = (
     "such as a compiled epoch; figures are per call, and waits for input are hidden in it"
 )
 OLD_PYTHON = "Python reports them since 3.12; `fastfeed.watch` marks the steps in any version"
-KNOWN_WAITS = ("exact", "modelled")  # waits of a loop's steps
 CALL_LOOPS = ("session", "call")  # kinds that are known by the calls of their steps
 CALL_KINDS = (*CALL_LOOPS, "keras")  # loops whose steps are calls, with time between them
-# What the known line of a loop does, where it does not fetch batches.
-ROLES = {"keras": LineRole.FIT, **dict.fromkeys(CALL_LOOPS, LineRole.STEP)}
 
 
 class EvidenceCollector:
@@ -53,7 +51,7 @@ class EvidenceCollector:
     def watch(self, log: HookLog) -> None:
         """Start sampling before the script starts."""
         self._log = log
-        self._sampler.observe(ours=log.ours, deaths=log.deaths, computing=log.computing)
+        self._sampler.observe(ours=log.ours, deaths=log.deaths)
         log.contended = self._contended
         self._sampler.start()
         self._sampler.begin(asking=False)
@@ -96,9 +94,7 @@ class EvidenceCollector:
             return False
         inside_s = sum(step.end_s - step.begin_s - step.wait_s for step in steps)
         works = inside_s >= MIN_WORK * (steps[-1].end_s - steps[0].begin_s)
-        return not works and not any(
-            part.kind == STEP for part in self._sampler.parts(loop.where or None)
-        )
+        return not works and not any(part.kind == STEP for part in self._sampler.parts(loop.where))
 
     def stop(self) -> None:
         """Stop sampling; it may be called again."""
@@ -125,12 +121,11 @@ class EvidenceCollector:
         late_s, late_p90_s = sampler.lock_delays()
         first = loop.steps[0] if loop and loop.steps else None
         parts: tuple[LoopPart, ...] = ()
-        if loop:
-            role = ROLES.get(loop.kind, LineRole.FETCH)
+        if loop and loop.kind != "keras":  # `fit` is one line, and has its hooks
             since_s = first.begin_s if first else 0.0
-            parts = sampler.parts(loop.where or None, since_s=since_s, role=role)
-        known = list(loop.steps) if loop and loop.waits in KNOWN_WAITS else ()
-        tasks = sampler.tasks(parts, steps=known)
+            fetches = loop.kind not in CALL_LOOPS
+            parts = sampler.parts(loop.where, since_s=since_s, fetches=fetches)
+        tasks = sampler.tasks(waits_of(loop) if loop else ())
         if loop is not None and loop.producers is not None:
             tasks = with_remote(tasks, loop.producers())
         missing = (*log.missing, *sampler.missing, *self._untracked(loop))
@@ -217,6 +212,14 @@ def without_dosed(steps: Iterable[Step], marks: Iterable[Mark]) -> list[Step]:
     """Return the steps that lie in no mark of a dose."""
     spans = [(mark.start_s, mark.end_s) for mark in marks if mark.label == DOSED]
     return [step for step in steps if not any(a <= step.begin_s < b for a, b in spans)]
+
+
+def waits_of(loop: Loop) -> list[tuple[float, float]]:
+    """Return when the loop waits for input, or makes it between its steps."""
+    steps = list(loop.steps)
+    if loop.waits == "none":
+        return [(a.end_s, b.begin_s) for a, b in itertools.pairwise(steps)]
+    return [(one.begin_s, one.begin_s + one.wait_s) for one in steps if one.wait_s > 0]
 
 
 def _acting(parts: Iterable[LoopPart]) -> set[str]:

@@ -1,27 +1,23 @@
-"""Iterations of a loop without hooks, from the lines that the interpreter reports of its frame."""
+"""Iterations of a loop without hooks: from the lines that the interpreter reports of its frame, or
+from samples of its thread."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Sequence
+from functools import cache
 from time import perf_counter
-from types import CodeType
-from typing import NamedTuple
 
+from fastfeed.diagnose.sample.loop_parts import LoopLines, locate, position_of
+from fastfeed.diagnose.sample.loop_statements import HOST, INPUT_KIND
+from fastfeed.diagnose.sample.tasks import AttributionContext
+from fastfeed.diagnose.sample.thread_samples import MIN_SAMPLES, Sample
 from fastfeed.probes.interpreter import LineTracer
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
 SAMPLED = "sampled"
-
-
-class LoopLines(NamedTuple):
-    """Source lines of a loop, the head first.
-
-    `input_shares`: by line, the share (0 to 1) of its time that is input.
-    """
-
-    code: CodeType
-    numbers: range
-    input_shares: Mapping[int, float]
+MIN_SAMPLES_PER_STEP = 4  # below it, some iterations have no sample at all
+MIN_SAMPLED_STEPS = 20
 
 
 class IterationTracker:
@@ -92,3 +88,41 @@ class IterationTracker:
 
     def _end_iteration(self, now: float) -> None:
         self._loop.steps.append(Step(self._begin_s, now, min(self._wait_s, now - self._begin_s)))
+
+
+def sampled_loop(
+    trace: Iterable[tuple[float, Sample]], *, context: AttributionContext
+) -> Loop | None:
+    """Return the sampled loop with its steps; None if they cannot be told apart."""
+    pairs = [(now_s, sample) for now_s, sample in trace if sample.stack]
+    found = locate([sample for _, sample in pairs]) if len(pairs) >= MIN_SAMPLES else None
+    if found is None or not found.kinds:
+        return None
+    observations = []
+    part_of = cache(found.part_of)  # there are few positions
+    for now_s, sample in pairs:
+        kind, line = part_of(position_of(sample, found.code)) or (HOST, -1)
+        observations.append((now_s, kind, line))
+    steps = steps_of(observations)
+    if len(steps) < MIN_SAMPLED_STEPS:
+        return None
+    place = found.place(context)
+    where = f"{place.file}:{place.line}"
+    name = f"the loop in {place}"
+    return Loop(name, SAMPLED, context.loop, waits="modelled", where=where, steps=steps)
+
+
+def steps_of(observations: Sequence[tuple[float, str, int]]) -> list[Step]:
+    """Return steps from (time, kind, line) of samples; [] if some iterations may have no sample.
+
+    An iteration begins where the line number decreases.
+    """
+    starts = [i for i in range(1, len(observations)) if observations[i][2] < observations[i - 1][2]]
+    if len(starts) < 2 or len(observations) / len(starts) < MIN_SAMPLES_PER_STEP:
+        return []
+    steps = []
+    for first, after in itertools.pairwise(starts):
+        begin_s, end_s = observations[first][0], observations[after][0]
+        waits = sum(kind == INPUT_KIND for _, kind, _ in observations[first:after])
+        steps.append(Step(begin_s, end_s, (end_s - begin_s) * waits / (after - first)))
+    return steps

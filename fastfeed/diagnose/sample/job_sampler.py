@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fastfeed.diagnose.evidence import EMPTY, FRAMEWORK, FULL, TRAINER, Evidence, Task
-from fastfeed.diagnose.sample.child_processes import ChildLog, Children, process_task
+from fastfeed.diagnose.evidence import FRAMEWORK, TRAINER, Evidence, Task
+from fastfeed.diagnose.sample.children import ChildLog, Children, process_task
 from fastfeed.diagnose.sample.sampler import INTERVAL_S, SPY_EVERY, TASK_SEARCH_S
 from fastfeed.diagnose.sample.tasks import role_of
 from fastfeed.probes import procfs
@@ -50,12 +50,12 @@ class JobSampler:
         with contextlib.suppress(KeyboardInterrupt):
             while now_s < self._begun_s + seconds and self.runs:
                 time.sleep(INTERVAL_S * (0.5 + rng.random()))
-                self._children.sample()
                 now_s, count = time.perf_counter(), count + 1
+                self._children.sample(now_s)
                 if count % SPY_EVERY == 0:
                     self._spy.poll(self._children.python_pids())
                 if now_s - searched_s >= TASK_SEARCH_S:
-                    self._children.refresh(now_s - searched_s, fully=False)
+                    self._children.refresh(now_s - searched_s)
                     self._gpus.sample(self._children.logs)
                     searched_s = now_s
         self._ended_s = time.perf_counter()
@@ -65,8 +65,7 @@ class JobSampler:
     @property
     def runs(self) -> bool:
         """True as long as the job has not ended."""
-        log = self._children.logs.get(self.pid)
-        return log is not None and not log.exit
+        return procfs.stat_of(self.pid).state not in ("", "Z")
 
     def evidence(self) -> Evidence:
         """Return what was seen. There is no loop in it: steps cannot be told apart from outside."""
@@ -89,12 +88,13 @@ class JobSampler:
     def _own_tasks(self, log: ChildLog) -> Iterator[Task]:
         """Yield the main thread of the job, its other threads with Python frames, and the rest."""
         stacks = self._spy.all.get(self.pid, StackSamples())
-        python = [tid for tid in sorted({self.pid, *stacks.seen}) if tid in log.counters]
+        python = [tid for tid in sorted({self.pid, *stacks.seen}) if tid in log.threads]
         for tid in python:
             task = process_task(log, self._spy, threads=[tid])
-            other = replace(task, name=f"thread {tid}", role=role_of(task, ""))
-            yield _main_thread(task) if tid == self.pid else other
-        if native := log.counters.keys() - set(python):
+            other = replace(task, name=f"thread {tid}", role=role_of(task.stacks))
+            main = replace(task, name="main thread", role=TRAINER)
+            yield main if tid == self.pid else other
+        if native := log.threads.keys() - set(python):
             task = process_task(log, self._spy, threads=native)
             yield replace(task, name="native threads", role=FRAMEWORK)
 
@@ -103,9 +103,3 @@ class JobSampler:
         self._spy.stop()
         self._gpus.stop()
         self._children.close()
-
-
-def _main_thread(task: Task) -> Task:
-    """Return the task of the main thread; wherever it waits for a queue, it waits for input."""
-    waits = {EMPTY: task.share(EMPTY, FULL), FULL: 0.0}
-    return replace(task, name="main thread", role=TRAINER, busy={**task.busy, **waits})

@@ -8,29 +8,30 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import replace
-from enum import Enum
+from collections.abc import Mapping, Sequence, Set
 
-from fastfeed.diagnose.evidence import PIPE, PRODUCER, SOCKET, LoopPart, MarkHint, Task
-from fastfeed.diagnose.sample.callback_parts import callback_parts
-from fastfeed.diagnose.sample.callbacks import drop_callbacks, waiting_samples
-from fastfeed.diagnose.sample.child_processes import Children
-from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
-from fastfeed.diagnose.sample.loops import loop_lines, loop_parts, mark_hint
-from fastfeed.diagnose.sample.pace import next_due
-from fastfeed.diagnose.sample.repeats import sampled_loop
-from fastfeed.diagnose.sample.tasks import AttributionContext, settle_roles, thread_tasks
-from fastfeed.diagnose.sample.thread_log import Threads
+from fastfeed.diagnose.evidence import LoopPart, MarkHint, Task
+from fastfeed.diagnose.sample.children import Children
+from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker, sampled_loop
+from fastfeed.diagnose.sample.loop_parts import loop_lines, loop_parts, mark_hint
+from fastfeed.diagnose.sample.tasks import (
+    AttributionContext,
+    Span,
+    settle_roles,
+    thread_tasks,
+    without_callbacks,
+)
+from fastfeed.diagnose.sample.thread_samples import Threads
 from fastfeed.probes import lock, procfs
 from fastfeed.probes.gpu import GpuSampler
 from fastfeed.probes.machine_log import Machine, MachineLog
 from fastfeed.probes.places import Places
 from fastfeed.probes.procfs import DescriptorReader
 from fastfeed.probes.pyspy import PySpy, StackSamples
-from fastfeed.steps.timeline import Loop, Step, Timeline
+from fastfeed.steps.timeline import Loop, Timeline
 
 INTERVAL_S, MAX_INTERVAL_S = 0.02, 0.25  # between two samples
+MAX_DUE = 25  # samples that one stands for at most: the machine may have been asleep
 CPU_SHARE = 0.006  # of a core, for samples
 COMPETING_CORES = 0.2  # of producers: below it they do not compete for cores
 SPY_EVERY = 8  # samples between calls of py-spy, and between measurements of the own cost
@@ -38,14 +39,6 @@ TASK_SEARCH_S = 1.0  # least time between searches for new threads and children
 SEARCH_SHARE = 0.001  # of a core, for these searches
 SAMPLER_STOP_S = 5.0  # for the sampler's thread to end
 LOCATE_SAMPLES = 60  # latest samples in which a loop is searched
-
-
-class LineRole(Enum):
-    """Role of the known line of a loop: it fetches a batch, runs the step, or has `fit` do both."""
-
-    FETCH = "fetch"
-    STEP = "step"
-    FIT = "fit"
 
 
 class Sampler:
@@ -77,7 +70,7 @@ class Sampler:
         self._cost_s = self._searching_s = 0.0
         self._pause_s = TASK_SEARCH_S
         self._used_s = self._used_before_s = 0.0
-        # CPU seconds of the process: when threads were last counted, and at the beginning.
+        # CPU seconds of the process: at the last search, and at the beginning.
         self._process_s = self._process_before_s = 0.0
         self._ours: Set[int] = frozenset()
         self._deaths: Mapping[int, tuple[str, str]] = {}
@@ -91,19 +84,12 @@ class Sampler:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def observe(
-        self,
-        *,
-        ours: Set[int],
-        deaths: Mapping[int, tuple[str, str]],
-        computing: Set[int] = frozenset(),
-    ) -> None:
-        """Set live views of the threads that belong to the diagnosis, by ident, of deaths, and of
-        the threads that only run compiled programs: see AttributionContext.
+    def observe(self, *, ours: Set[int], deaths: Mapping[int, tuple[str, str]]) -> None:
+        """Set live views of the threads that belong to the diagnosis, by ident, and of deaths: see
+        AttributionContext.
         """
         self._ours = ours
         self._deaths = deaths
-        self._threads.computing = computing
 
     def start(self) -> None:
         """Start sampling."""
@@ -129,8 +115,6 @@ class Sampler:
         """
         with self._mutex:
             self.loop = loop or self.loop
-            # At the moment at which the CPU seconds of the threads are counted: the search for
-            # processes takes more of them.
             self._used_before_s = self._used_s
             self._process_before_s = time.process_time()
             self._threads.begin(self.loop)
@@ -142,48 +126,26 @@ class Sampler:
             self._delays.clear()
             self._begun_s = time.perf_counter()
 
-    def tasks(
-        self, parts: Iterable[LoopPart] = (), *, steps: Iterable[Step] = ()
-    ) -> tuple[Task, ...]:
+    def tasks(self, waits: Sequence[Span] = ()) -> tuple[Task, ...]:
         """Return tasks: the threads of this process, its native pools, and its child processes.
 
-        `parts` and `steps` tell when the loop waits for input: see callbacks.waiting_samples.
+        `waits`: when the loop waits for input, as far as that is known.
         """
         self.refresh()
         with self._mutex:
             context, logs = self._attribution(), self._threads.logs
-            trace = list(self._threads.trace)
-            waits = waiting_samples(trace, context=context, parts=parts, steps=steps)
-            own = thread_tasks(drop_callbacks(logs.values(), waits, context=context), context)
-            children = self._children.tasks(self._spy)
-            return tuple(map(_local, settle_roles(self._with_uncounted(own) + children, logs)))
-
-    def _with_uncounted(self, own: list[Task]) -> list[Task]:
-        """Return the tasks; uncounted CPU seconds are added to producers that have ended."""
-        logs = self._threads.logs
-        ended = [
-            task
-            for task in own
-            if task.role == PRODUCER and task.tid in logs and logs[task.tid].gone
-        ]
-        each_s = self._uncounted_s() / max(1, len(ended))
-        return [replace(task, cpu_s=task.cpu_s + each_s) if task in ended else task for task in own]
-
-    def _uncounted_s(self) -> float:
-        """Return the CPU seconds of this process that no thread's count includes.
-
-        Threads that ended between two counts have used them.
-        """
-        counted_s = sum(log.used().cpu_s for log in self._threads.logs.values())
-        ours_s = self._used_s - self._used_before_s
-        return max(0.0, self._process_s - self._process_before_s - counted_s - ours_s)
+            known = without_callbacks(logs.values(), waits, context=context)
+            found = thread_tasks(known, context) + self._children.tasks(self._spy)
+            return tuple(settle_roles(found, logs))
 
     def machine(self) -> Machine:
         """Return the use of the machine."""
         self.refresh()
         with self._mutex:
-            used = [log.used()[:2] for log in self._threads.logs.values()]
-            used += [(self._uncounted_s() + self._children.uncounted_s(), 0.0)]
+            ours_s = self._used_s - self._used_before_s
+            own_s = self._process_s - self._process_before_s - ours_s  # of all threads
+            used = [(0.0, log.used().queued_s) for log in self._threads.logs.values()]
+            used += [(max(0.0, own_s) + self._children.uncounted_s(), 0.0)]
             ours = [log for log in self._children.logs.values() if not log.is_unrelated]
             used += [log.total()[:2] for log in ours]
             own = {os.getpid(), *(log.process.pid for log in ours)}
@@ -211,35 +173,28 @@ class Sampler:
             return producers + children >= COMPETING_CORES
 
     def parts(
-        self, where: str | None = None, *, since_s: float = 0.0, role: LineRole = LineRole.FETCH
+        self, where: str = "", *, since_s: float = 0.0, fetches: bool = True
     ) -> tuple[LoopPart, ...]:
         """Return the parts of the loop.
 
-        `where`: a known line of the loop, "train.py:41"; `role` says what that line does.
+        `where`: a known line of the loop, "train.py:41"; it fetches a batch, or else runs the step.
         `since_s`: when the loop began, so that earlier samples are ignored.
         """
         with self._mutex:
             samples = [sample for now_s, sample in self._threads.trace if now_s >= since_s]
-            context = self._attribution()
-            found = callback_parts(samples, context) if role == LineRole.FIT else ()
-            if not found:
-                fetches = role != LineRole.STEP
-                found, self._undetermined = loop_parts(
-                    samples, context, where=where, fetches=fetches
-                )
+            found, self._undetermined = loop_parts(
+                samples, self._attribution(), where=where, fetches=fetches
+            )
             return found
 
     def sampled_loop(self) -> Loop | None:
         """Return the loop of a script without hooks, if samples can tell its steps apart."""
         with self._mutex:
-            trace, integers = list(self._threads.trace), list(self._threads.integers)
-            context = self._attribution()
-            for part in (1, 2, 4, 8):  # the time before the loop is no part of it
-                first = len(trace) - len(trace) // part
-                found = sampled_loop(trace[first:], integers[first:], context=context)
-                if found is not None:
-                    return found
-            return None
+            trace, context = list(self._threads.trace), self._attribution()
+            # the time before the loop is no part of it
+            latest = (trace[len(trace) - len(trace) // part :] for part in (1, 2, 4, 8))
+            found = (sampled_loop(one, context=context) for one in latest)
+            return next((loop for loop in found if loop is not None), None)
 
     def mark_hint(self) -> MarkHint | None:
         """Return the line to mark if no steps are seen; None without samples."""
@@ -277,8 +232,8 @@ class Sampler:
                 texts.append("scheduling delay: /proc/self/task/*/schedstat cannot be read")
             if not syscall:
                 texts.append(
-                    "system calls: /proc/self/task/*/syscall cannot be read, so waits are known "
-                    "from stacks only"
+                    "system calls: /proc/self/task/*/syscall cannot be read, so it is unknown what "
+                    "threads wait for"
                 )
             return tuple(filter(None, [*texts, self._gpus.missing, self._failure]))
 
@@ -304,19 +259,19 @@ class Sampler:
             held = sum(holders.seen[tid].values()) / max(holders.looks, 1)
             native_s = used.cpu_s - log.wall_s * held
             queued_share = used.queued_s / (max(native_s, 0.0) + used.queued_s + 1e-9)
-        counts = threads.samples, threads.late, threads.blind
-        computed = threads.computed / max(threads.samples, 1)
         return AttributionContext(
-            *(self.loop, *counts, holders, self._places, tid, queued_share, self._deaths),
-            computing=threads.computing,
-            computed=computed,
+            self.loop,
+            *(threads.samples, threads.late, threads.blind),
+            holders,
+            self._places,
+            *(tid, queued_share, self._deaths),
         )
 
-    def _refresh(self, *, fully: bool = True) -> None:
+    def _refresh(self) -> None:
         now_s = time.perf_counter()
         self._process_s = time.process_time()
-        self._threads.refresh(now_s - self._searched_s, fully=fully)
-        self._children.refresh(now_s - self._searched_s, fully=fully)
+        for one in (self._threads, self._children):
+            one.refresh(now_s - self._searched_s)
         self._searched_s = now_s
 
     def _run(self) -> None:
@@ -354,10 +309,10 @@ class Sampler:
         self._delays.append(max(late_s, 0.0))
         self._threads.exclude(map(procfs.tid_of, set(self._ours)))
         self._threads.sample(now_s, times, late_s=late_s, queued_s=queued_s)
-        self._children.sample()
+        self._children.sample(now_s)
         if now_s - self._searched_s > self._pause_s:
             begun_s = time.thread_time()
-            self._refresh(fully=False)
+            self._refresh()
             self._gpus.sample({os.getpid(), *self._children.logs})
             self._searching_s += time.thread_time() - begun_s  # _pause_s paces the searches
             self._pause_s = max(TASK_SEARCH_S, (time.thread_time() - begun_s) / SEARCH_SHARE)
@@ -365,10 +320,17 @@ class Sampler:
             self._spy.poll(self._children.python_pids())
 
 
-def _local(task: Task) -> Task:
-    """Return the task without waits for a network, if its process has no such sockets: it waits for
-    other processes. The system call of a wait for several files does not tell of what kind."""
-    if not task.share(SOCKET) or procfs.has_internet_sockets(task.pid):
-        return task
-    busy = {state: share for state, share in task.busy.items() if state != SOCKET}
-    return replace(task, busy={**busy, PIPE: task.share(PIPE, SOCKET)})
+def next_due(
+    due_s: float, now_s: float, *, interval_s: float, rng: random.Random
+) -> tuple[float, int]:
+    """Return when the next sample is due, and how many were due until now.
+
+    The sample that is taken now stands for all of them. A sample succeeds when the holder of the
+    interpreter lock releases it. Samples at a fixed interval after that would always hit the same
+    phase of a loop whose phases have constant lengths, so the interval is random.
+    """
+    count = 0
+    while due_s <= now_s and count < MAX_DUE:
+        due_s += interval_s * (0.5 + rng.random())
+        count += 1
+    return max(due_s, now_s), count

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from fastfeed.cli import main
-from fastfeed.diagnose.evidence import EMPTY, FEEDER, FRAMEWORK, PRODUCER, TRAINER, Evidence
+from fastfeed.diagnose.evidence import EMPTY, FOREIGN, FRAMEWORK, PRODUCER, TRAINER, Evidence
 from fastfeed.diagnose.evidence_file import read_evidence
 from fastfeed.diagnose.run.command import ANOTHER_DIAGNOSIS, watch_job
 from fastfeed.diagnose.run.publisher import Publisher
@@ -116,7 +116,7 @@ def test_threads_of_a_job(job: subprocess.Popen[bytes], monkeypatch: pytest.Monk
         sampler.run(0.5)
         found = sampler.evidence()
     main_thread, producer = found.tasks_of(TRAINER) + found.tasks_of(PRODUCER)
-    assert {task.role for task in found.tasks} <= {TRAINER, PRODUCER, FRAMEWORK, FEEDER}
+    assert {task.role for task in found.tasks} <= {TRAINER, PRODUCER, FRAMEWORK, FOREIGN}
     assert (main_thread.pid, main_thread.tid) == (job.pid, job.pid)
     assert max(main_thread.busy, key=lambda state: main_thread.busy[state]) == EMPTY
     top = producer.top()

@@ -6,7 +6,6 @@ import math
 import os
 import resource
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,93 +16,74 @@ from hypothesis import strategies as st
 from fastfeed.core.unix import TICKS_S
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.sample import states
-from fastfeed.diagnose.sample.states import ThreadView
 from fastfeed.probes import family, lock, procfs
 from fastfeed.probes.machine_log import pools_of
+from tests.helpers.dying import until
 
-USER = ("decode", "/home/me/data.py")
 SHARE = st.floats(0, 1)
 SAMPLED = [s for s in ev.TASK_STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNABLE)] + [
     states.CORE
 ]
 
 
-QUEUE = ("wait", "threading.py")
-PUT, GET = ([QUEUE, (name, "queue.py"), USER] for name in ("put", "get"))
-FEEDER = ("_feed", "multiprocessing/queues.py")
-PIPE = ("_send", "multiprocessing/connection.py")
-SESSION = ("_call_tf_sessionrun", "tensorflow/python/client/session.py")
-WORKER = ("_worker", "concurrent/futures/thread.py")
-ROOM = ("_wait_for_room", "/x/fastfeed/producers/reorder.py")
-
-
-# The innermost frames, what they call, the call of the kernel, and what else is known.
 @pytest.mark.parametrize(
-    ("frames", "called", "call", "more", "state"),
+    ("call", "more", "state"),
     [
-        ([USER], "", "running", {}, states.CORE),
-        ([USER], "read", "read", {"target": "file", "disk": True}, ev.DISK),
-        ([USER], "time.sleep", "sleep", {}, ev.SLEEP),
-        ([USER], "sock.recv", "recv", {}, ev.SOCKET),
-        ([USER], "f.read", "read", {"target": "socket"}, ev.SOCKET),
-        ([USER], "f.read", "read", {"target": "pipe"}, ev.PIPE),
-        ([USER], "select.poll", "poll", {}, ev.SOCKET),
-        ([("_recv", PIPE[1]), USER], "read", "read", {"target": "socket"}, ev.PIPE),
-        ([USER], "process.wait", "child", {}, ev.PIPE),
-        ([USER], "__enter__", "futex", {"late": True}, ev.LOCK),
-        ([USER], "lock.acquire", "futex", {}, ev.LOCK),
-        ([USER], "", "futex", {"late": True}, ev.LOCK_PYTHON),
-        ([USER], "np.dot", "futex", {"late": True}, ev.LOCK_PYTHON),
-        ([USER], "np.dot", "futex", {}, ev.LOCK),
-        ([USER], "os.preadv", "futex", {}, ev.DISK),  # it has read, and waits for the sampler
-        ([USER], "os.preadv", "futex", {"late": True}, ev.LOCK_PYTHON),
-        (PUT, "acquire", "futex", {}, ev.FULL),
-        (GET, "acquire", "futex", {}, ev.EMPTY),
-        (PUT, "acquire", "futex", {"trainer": True}, ev.EMPTY),
-        ([USER], "items.get", "futex", {}, ev.EMPTY),
-        ([USER], "dict.get", "futex", {"late": True}, ev.LOCK_PYTHON),
-        ([QUEUE, FEEDER], "acquire", "futex", {}, ev.EMPTY),
-        ([("_send", "connection.py"), FEEDER], "write", "write", {"target": "pipe"}, ev.FULL),
-        ([PIPE], "write", "write", {"target": "socket"}, ev.FULL),
-        ([SESSION, USER], "x", "futex", {}, ev.FULL),
-        ([SESSION], "x", "futex", {"trainer": True}, ev.LOCK),
-        ([ROOM], "wait", "futex", {}, ev.FULL),
-        ([USER], "mystery", "call 999", {}, ev.OTHER),
-        # Without permission for /proc/*/syscall only the stack is known.
-        ([USER], "time.sleep", "", {}, ev.SLEEP),
-        ([USER], "sock.recv", "", {}, ev.SOCKET),
-        ([("readinto", "socket.py"), USER], "", "", {}, ev.SOCKET),
-        ([USER], "lock.acquire", "", {}, ev.LOCK),
-        (PUT, "acquire", "", {}, ev.FULL),
-        ([("poll", PIPE[1])], "", "", {}, ev.PIPE),
-        ([USER], "", "", {}, ev.OTHER),
-        # A thread of a pool that sleeps in its work is not without work.
-        ([WORKER], "work_queue.get", "futex", {}, ev.EMPTY),
-        (
-            [("download", "train.py"), ("run", WORKER[1]), WORKER],
-            "time.sleep",
-            "sleep",
-            {},
-            ev.SLEEP,
-        ),
+        ("running", {}, states.CORE),
+        ("read", {"target": "file", "disk": True}, ev.DISK),
+        ("read", {"target": "file"}, ev.OTHER),
+        ("read", {"target": "socket"}, ev.SOCKET),
+        ("write", {"target": "pipe"}, ev.PIPE),
+        ("sleep", {}, ev.SLEEP),
+        ("recv", {"target": "socket"}, ev.SOCKET),
+        ("poll", {"target": "pipe"}, ev.PIPE),
+        ("child", {}, ev.PIPE),
+        ("futex", {}, ev.LOCK),
+        ("futex", {"late": True}, ev.LOCK),
+        ("futex", {"wants_gil": True, "late": True}, ev.LOCK_PYTHON),
+        ("futex", {"wants_gil": True}, states.CORE),  # it waits for the sampler
+        ("call 999", {}, ev.OTHER),
+        ("", {}, states.CORE),  # without permission for /proc/*/syscall
     ],
 )
-def test_state_of_a_moment(
-    frames: list[tuple[str, str]], called: str, call: str, more: dict[str, Any], state: str
-) -> None:
-    assert states.state_of(ThreadView(frames, called, call, **more)) == state
+def test_state_of_a_moment(call: str, more: dict[str, Any], state: str) -> None:
+    assert states.state_of(call, **more) == state
 
 
-def test_functions_of_a_feed_exist() -> None:
-    """States are read from the names of fastfeed's own functions, which may be renamed."""
-    root = Path(procfs.__file__).parents[1]
-    texts = [
-        file.read_text()
-        for room in ("producers", "ring", "sinks")
-        for file in (root / room).rglob("*.py")
-    ]
-    for name in states.FEED_FULL_FUNCTIONS | states.FEED_EMPTY_FUNCTIONS:
-        assert any(f"def {name}(" in text for text in texts), name
+def test_a_futex_of_the_interpreter_is_its_lock() -> None:
+    """Threads that compute wait for the interpreter lock, and others for one of their own."""
+    over, held = threading.Event(), threading.Lock()
+    reader = procfs.DescriptorReader()  # it keeps the lock
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(1000))
+
+    def wait() -> None:
+        with held:
+            pass
+
+    threads = [threading.Thread(target=one, name=one.__name__) for one in (compute, wait)]
+    held.acquire()
+    for thread in threads:
+        thread.start()
+    try:
+
+        def wants_gil(thread: threading.Thread) -> bool | None:
+            """None: it waits for nothing."""
+            files = procfs.ThreadFiles(os.getpid(), thread.native_id or 0)
+            files.keep()
+            call, first = procfs.call_of(files.read("syscall", reader))
+            files.close()
+            return first in lock.runtime_addresses() if call == "futex" else None
+
+        until(lambda: wants_gil(threads[0]), "the wait for the interpreter lock")
+        until(lambda: wants_gil(threads[1]) is False, "the wait for the other lock")
+    finally:
+        over.set()
+        held.release()
+        for thread in threads:
+            thread.join()
 
 
 @given(SHARE, SHARE, SHARE, st.dictionaries(st.sampled_from(SAMPLED), st.integers(1, 99)))
@@ -120,6 +100,14 @@ def test_samples_divide_only_the_time_off_the_core() -> None:
     )
     want = {ev.PYTHON: 0.3, ev.NATIVE: 0.1, ev.RUNNABLE: 0.1, ev.SLEEP: 0.25, ev.SOCKET: 0.25}
     assert busy == pytest.approx(want)
+
+
+def test_a_helper_that_waits_for_its_queue_has_nothing_to_do() -> None:
+    counts = {ev.LOCK: 2, ev.PIPE: 1, ev.SLEEP: 1}
+    busy = states.shares(counts, cpu=0.0, queued=0.0, python=0.0)
+    assert busy == pytest.approx({ev.EMPTY: 0.75, ev.SLEEP: 0.25})
+    loop = states.shares(counts, cpu=0.0, queued=0.0, python=0.0, helper=False)
+    assert loop == pytest.approx({ev.LOCK: 0.5, ev.PIPE: 0.25, ev.SLEEP: 0.25})
 
 
 def test_who_held_the_lock_wants_it_back() -> None:
@@ -149,12 +137,7 @@ def test_who_held_the_lock_wants_it_back() -> None:
 def test_numbers_of_the_kernel() -> None:
     stat = b"12 (a) b)) D 1 1 1 0 -1 64 77 0 0 0 250 50 0 0 20 0 2 0 99 0\n"
     found = procfs.times(stat, b"5000000000 2000000000 9\n")
-    assert (found.cpu_s, found.queued_s, found.system_s, found.faults) == (
-        5.0,
-        2.0,
-        50 / TICKS_S,
-        77,
-    )
+    assert found == (5.0, 2.0, 9)
     assert procfs.times(stat, b"").cpu_s == 300 / TICKS_S
     assert procfs.state_char(stat) == "D"
     assert procfs.call_of(b"running\n") == (procfs.RUNNING, 0)

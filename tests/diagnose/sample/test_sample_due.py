@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fastfeed.diagnose.sample.pace import MAX_DUE, next_due
+from fastfeed.diagnose.sample.sampler import MAX_DUE, next_due
 
 
 @pytest.mark.parametrize("held_ms", [10, 20, 80])

@@ -6,15 +6,12 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.device_clock import DeviceClock
 from fastfeed.steps.recorder import NEVER, StepLog, StepRecorder
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
-
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.experiments import BurstInput, Experiments
 
 # maximum number of loops that are told apart by objects which a script may create without end
 MAX_LOOPS = 256
@@ -29,7 +26,7 @@ class HookLog(StepLog):
 
     def __init__(self, timeline: Timeline) -> None:
         super().__init__(timeline)
-        self.experiments: Experiments | None = None
+        self.experiments: Any = None  # Experiments, which know this log
         self.main: Loop | None = None  # the loop that is diagnosed, if it is known
         self.missing: list[str] = []
         self.died: list[DeadProducer] = []
@@ -115,10 +112,10 @@ class HookLog(StepLog):
         """Return True if a burst of this loop is due, which the hook then makes."""
         if perf_counter() < self.due_s or self.experiments is None or loop is None:
             return False
-        return self.experiments.is_due(loop)
+        return bool(self.experiments.is_due(loop))
 
-    def burst(self, source: BurstInput) -> None:
-        """Make a burst; see `Experiments.burst`."""
+    def burst(self, source: Any) -> None:
+        """Make a burst of a `BurstInput`; see `Experiments.burst`."""
         if self.experiments is not None:
             self.experiments.burst(source)
 

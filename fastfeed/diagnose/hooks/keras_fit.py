@@ -127,7 +127,9 @@ class _KerasHooks:
             step, thread = Step(begin_s, time.perf_counter(), 0.0), threading.get_ident()
             key, caller = ("keras call", id(model), thread), sys._getframe(1)
             try:
-                loop = self._log.find_loop(key, lambda: _call_loop(model, args, kwargs, caller))
+                loop = self._log.find_loop(
+                    key, lambda: _call_loop(model, args, kwargs=kwargs, caller=caller)
+                )
                 if loop is not None:
                     self._log.add_step(loop, step)
             except Exception as error:
@@ -137,7 +139,7 @@ class _KerasHooks:
         return train_on_batch
 
 
-def _call_loop(model: Any, args: Any, kwargs: Any, caller: Any) -> Loop:
+def _call_loop(model: Any, args: Any, *, kwargs: Any, caller: Any) -> Loop:
     """Return the loop of the calls for single batches of a model."""
     return Loop(
         f"{getattr(model, 'name', type(model).__name__)}.train_on_batch",

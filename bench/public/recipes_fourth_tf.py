@@ -113,7 +113,7 @@ SASREC = _tf1(
     free=Variant((Edit(r"sampler\.next_batch\(\)", f"{TALLY}.once(sampler.next_batch)"),)),
 )
 POINTNET = _tf1(
-    "pointnet_modelnet",
+    "pointnet_tf1",
     "points",
     "charlesq34/pointnet",
     "train.py",

@@ -85,8 +85,7 @@ class Task:
     `role`: TRAINER (the thread of the loop), PRODUCER (makes batches), FEEDER (passes them on:
     queue feeders, pin-memory and result threads), FRAMEWORK (native pools) or FOREIGN (no part of
     the training). `busy`: shares by state. `stacks`: samples by stack, the outermost place first.
-    `copying` and `pickling`: shares of the samples in functions that convert, stack or copy arrays,
-    and that pickle or unpickle.
+    `copying`: share of the samples in functions that convert, stack or copy arrays.
     """
 
     name: str
@@ -99,14 +98,12 @@ class Task:
     busy: Mapping[str, float] = field(default_factory=dict)
     stacks: Mapping[tuple[Place, ...], int] = field(default_factory=dict)
     copying: float = 0.0
-    pickling: float = 0.0
     # how it ended, if it did: "exit code 1", "SIGKILL", or the traceback of a thread
     exit: str = ""
     threads: int = 1  # of a child process
     # producers in one task: `busy` is that of one of them, seconds are those of all
     producers: int = 1
     sampled: bool = True  # False: its stacks could not be read
-    computes: bool = False  # native threads that run compiled programs, and nothing else
     # of a remote producer: HERE, or the node on which it runs
     node: str = ""
 
@@ -134,8 +131,8 @@ class LoopPart:
     """A place in the loop's body and its share (0 to 1) of the time of the loop's thread.
 
     `kind`: "input" (the source of the step's input), "step" or "host" (the rest of the loop).
-    `busy`, `copying` and `pickling`: what the thread did meanwhile, as in Task. `inner`: the
-    innermost place of the user's below it.
+    `busy` and `copying`: what the thread did meanwhile, as in Task. `inner`: the innermost place of
+    the user's below it.
     """
 
     kind: str
@@ -143,7 +140,6 @@ class LoopPart:
     share: float
     busy: Mapping[str, float] = field(default_factory=dict)
     copying: float = 0.0
-    pickling: float = 0.0
     inner: Place | None = None
 
     def share_in(self, *states: str) -> float:
@@ -241,12 +237,6 @@ class Evidence:
     def tasks_of(self, role: str) -> list[Task]:
         """Return the tasks with a role."""
         return [task for task in self.tasks if task.role == role]
-
-    @property
-    def computing(self) -> float:
-        """Share of the time in which threads of compiled programs are known to compute."""
-        pools = [task.share(NATIVE) for task in self.tasks if task.computes]
-        return max(pools, default=0.0)
 
     @property
     def device_gap(self) -> DeviceGapFigures | None:

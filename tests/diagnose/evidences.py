@@ -204,7 +204,7 @@ def cases() -> dict[str, Evidence]:
 def _more_cases(
     starved: list[float], wide: tuple[Leaf, ...], crowd: Machine
 ) -> dict[str, Evidence]:
-    python, native = {PYTHON: 0.95, LOCK_PYTHON: 0.05}, {NATIVE: 0.5, RUNNABLE: 0.5}
+    native = {NATIVE: 0.5, RUNNABLE: 0.5}
     per_epoch = loop_of(([400.0] + [0.1] * 19) * 10, buffer=4)
     paused = loop_of([0.1] * 300, ([10.0] * 49 + [600.0]) * 6)
     tail = loop_of(([0.05] * 19 + [400.0]) * 20, buffer=4)
@@ -216,7 +216,9 @@ def _more_cases(
             pools={"OpenCV": 2},
         ),
         "input.ipc": evidence(
-            loop_of(starved), (trainer(), *producers(2, python, pickling=0.6, pid=200))
+            loop_of(starved),
+            (trainer(), *producers(2, {FULL: 0.97, PYTHON: 0.03}, pid=200)),
+            parts=fed_by(0.5, {PYTHON: 1.0}),
         ),
         "input.copy": evidence(
             loop_of(starved, leaves=wide),

@@ -6,8 +6,9 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from fastfeed.steps.timeline import DeviceGap, Loop
 
@@ -35,13 +36,11 @@ class DeviceClock:
         return item
 
     def _chosen(self) -> CudaEvents | ArrayReadiness | None:
-        cuda = getattr(sys.modules.get("torch"), "cuda", None)
-        # what JAX has made; a question to JAX before would make one
-        backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
-        if self._clock is None and cuda is not None and cuda.is_initialized():
+        cuda, jax = cuda_in_use(), _jax_in_use()
+        if self._clock is None and cuda is not None:
             self._clock = CudaEvents(cuda)
-        elif self._clock is None and backends:
-            self._clock = ArrayReadiness(sys.modules["jax"].live_arrays)
+        elif self._clock is None and jax is not None:
+            self._clock = ArrayReadiness(jax.live_arrays)
         return self._clock
 
     def _tried(self, call: Callable[[], Any]) -> Any:
@@ -110,6 +109,32 @@ class ArrayReadiness:
         half_s = 0.0 if works else fetched.seconds / 2
         unsure = fetched._replace(seconds=half_s, error_s=half_s)
         loop.device_gaps.append(unsure if entry else fetched)
+
+
+def cuda_in_use() -> Any:
+    """Return torch.cuda if it is in use: its steps go on after their calls."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
+
+
+def _jax_in_use() -> Any:
+    """Return JAX if it has made a backend; a question to JAX before would make one."""
+    made = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
+    return sys.modules["jax"] if made else None
+
+
+def all_done() -> Callable[[], None] | None:
+    """Return what waits until all that was called is computed; None where calls compute it."""
+    cuda, jax = cuda_in_use(), _jax_in_use()
+    if cuda is not None:
+        return cast("Callable[[], None]", cuda.synchronize)
+    return None if jax is None else lambda: _await_arrays(jax.live_arrays())
+
+
+def _await_arrays(arrays: Iterable[Any]) -> None:
+    for array in arrays:
+        with suppress(RuntimeError):  # it was given to a step meanwhile
+            array.block_until_ready()
 
 
 def _is_ready(array: Any) -> bool:

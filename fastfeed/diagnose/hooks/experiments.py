@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from fastfeed.diagnose.hooks.copies import NotCopyable, addresses, copied, nbytes_of
+from fastfeed.diagnose.hooks.device_clock import all_done, cuda_in_use
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.recorder import NEVER, PrefetchedBatch, StepRecorder
 from fastfeed.steps.timeline import Loop, Mark
@@ -86,9 +87,9 @@ class Experiments:
         self._schedule_next()
         self._bursts += 1
         begin_s = perf_counter()
-        cuda = _cuda()
-        if cuda is not None:
-            cuda.synchronize()
+        finish = all_done()
+        if finish is not None:
+            finish()
         until_s = begin_s + MAX_FILL_SHARE * self._max_burst_s
         count = 0
         try:
@@ -129,9 +130,9 @@ class Experiments:
             source.take(free=False)
         else:
             self.burst(source)
-            cuda = _cuda()
-            if cuda is not None:
-                steps.even_out(cuda.synchronize)
+            finish = all_done()
+            if finish is not None:
+                steps.even_out(finish)
 
     def refuse(self, loop: Loop, why: str) -> None:
         """Make no burst of a loop any more."""
@@ -162,7 +163,7 @@ class Experiments:
         elsewhere = loop.kind == "tf.data" or bool(loop.buffer)
         if loop.buffer is None:
             elsewhere = elsewhere or threading.get_ident() in self._log.elsewhere
-        return elsewhere or _cuda() is not None
+        return elsewhere or cuda_in_use() is not None
 
 
 class RecordedInput:
@@ -226,9 +227,3 @@ def randomness() -> list[Any]:
     if hasattr(torch, "get_rng_state"):
         states.append(torch.get_rng_state().numpy().tobytes())  # type: ignore[union-attr]
     return states
-
-
-def _cuda() -> Any:
-    """Return torch.cuda if it is in use: its steps go on asynchronously."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda if cuda is not None and cuda.is_initialized() else None

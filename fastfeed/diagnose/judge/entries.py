@@ -222,7 +222,7 @@ def _outside_step(
     if not total or not evidence.parts_of("step"):
         return outliers
     native = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK)) / evidence.seconds
-    computes = max(native, evidence.computing) >= signals.MOST
+    computes = native >= signals.MOST
     inside = sum(part.share for part in evidence.parts if part.kind != "host")
     for part in evidence.parts_of("host"):
         waits = part.share_in(LOCK, OTHER) >= signals.MOST * part.share

@@ -30,10 +30,10 @@ class FeedCosts:
     producers are on a core, and that they hold its interpreter lock. `late`: waits for the few slow
     batches of a tail. `unexplained`: waits that no limit explains.
 
-    Without producers (0) the training thread makes the batches. `copying`, `pickling`, `reading`
-    and `crowded` are shares of a batch's work: in copies, in pickling, for what is read from disks,
-    and lost to pools of too many threads. `foreign`: shares of the step and of the batch that other
-    processes, on `others` cores, take.
+    Without producers (0) the training thread makes the batches. `copying`, `reading` and `crowded`
+    are shares of a batch's work: in copies, for what is read from disks, and lost to pools of too
+    many threads. `foreign`: shares of the step and of the batch that other processes, on `others`
+    cores, take.
     """
 
     step: float
@@ -58,7 +58,6 @@ class FeedCosts:
     cores: float = 1.0
     disks: float = float("inf")
     copying: float = 0.0
-    pickling: float = 0.0
     reading: float = 0.0
     crowded: float = 0.0
     foreign: tuple[float, float] = (0.0, 0.0)
@@ -72,7 +71,7 @@ class FeedCosts:
     @property
     def other_work(self) -> float:
         """Share of a batch's work that is neither bytecode nor native code of its own."""
-        return min(1.0, self.copying + self.pickling + self.reading)
+        return min(1.0, self.copying + self.reading)
 
     @property
     def demands(self) -> dict[str, float]:

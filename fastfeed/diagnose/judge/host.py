@@ -19,7 +19,7 @@ def host_share(evidence: Evidence, ledger: Ledger) -> float:
     lines = evidence.parts_of("host")
     found = min(host, sum(part.share_in(PYTHON) for part in lines)) if lines else host
     if trainer is None or not trainer.busy:
-        return min(found, host + inside, 1.0 - evidence.computing)
+        return min(found, host + inside)
     own, native, pools = _work_beside_input(evidence, ledger, trainer=trainer)
     awake = max(0.0, inside - trainer.share(SLEEP))  # a simulated accelerator sleeps
     if own > native + pools and own >= MOST * awake:
@@ -29,8 +29,7 @@ def host_share(evidence: Evidence, ledger: Ledger) -> float:
     many = place_diversity(trainer) >= MANY_PLACES
     if many and pools < IDLE_POOLS * (own + native) and own + native >= MOST * awake:
         found = max(found, own + native)
-    # what the host does while the last step is still computed delays nothing
-    return min(1.0 - max(ledger.starvation, evidence.computing), found)
+    return min(1.0 - ledger.starvation, found)
 
 
 def _work_beside_input(

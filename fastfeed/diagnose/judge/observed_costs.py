@@ -127,9 +127,8 @@ def feed_of(observed: Observed, *, step_s: float) -> FeedCosts:
     """Return the feed with costs and producers as observed; `step_s`: seconds of a step with its
     input at hand, see `Observed.ceiling`."""
     evidence, ledger, producers = observed.evidence, observed.ledger, observed.beside
-    told_apart = any(task.computes for task in evidence.tasks)
     native = producers is not None and producers.kind == "native"
-    if native and not told_apart and ledger.starvation < INPUT_BOUND:
+    if native and ledger.starvation < INPUT_BOUND:
         # what the framework's threads compute is the step
         observed, producers = replace(observed, producers=None), None
     machine, made = evidence.machine, _batch(observed)
@@ -204,10 +203,8 @@ def _step(observed: Observed, step_s: float, *, core_s: float, lock_s: float) ->
     by_cores *= core_s / max(1e-9, core_s + cpu_s)
     if observed.ceiling.experiment:
         slower_s = max(0.0, mean_s + host_s - pure * (usual_s + host_s))
-        if not any(task.computes for task in observed.evidence.tasks):
-            # the CPU time of pauses and of spinning threads is none of such a step
-            cores = observed.evidence.machine.cores
-            cpu_s = min(cpu_s, cores * pure * (usual_s + host_s))
+        # the CPU time of pauses and of spinning threads is none of such a step
+        cpu_s = min(cpu_s, observed.evidence.machine.cores * pure * (usual_s + host_s))
     else:  # it waits for what producers have
         slower_s = min(by_lock + by_cores, usual_s)
         pure *= 1 - slower_s / (usual_s + host_s)
@@ -233,14 +230,13 @@ def _shares(observed: Observed) -> dict[str, Any]:
     evidence, producers = observed.evidence, observed.producers
     if producers is None:
         return {}
-    reading = observed.wasted * (1 - producers.pickling)
-    copying = min(producers.copying, 1 - producers.pickling - reading)
+    reading = observed.wasted
+    copying = min(producers.copying, 1 - reading)
     machine, threads = evidence.machine, [t.threads - 1 for t in evidence.tasks_of(PRODUCER)]
     pool = max([1, *evidence.pools.values(), *threads])
     crowded = machine.runnable > machine.cores and pool > 1
     lost = 1 - 1 / crowding(machine.runnable / machine.cores)
     return {
-        "pickling": producers.pickling,
         "copying": copying,
         "reading": reading,
         "crowded": lost * (crowded and observed.beside is not None),
@@ -261,7 +257,7 @@ def _work_of_step(observed: Observed) -> tuple[float, float, float]:
     evidence, producers, steps = observed.evidence, observed.producers, len(observed.ledger)
     trainer, kind = evidence.trainer, producers.kind if producers is not None else ""
     roles = (TRAINER,) if kind == "native" else (TRAINER, FRAMEWORK)
-    tasks = [task for task in evidence.tasks if task.role in roles or task.computes]
+    tasks = [task for task in evidence.tasks if task.role in roles]
     cpu_s = sum(task.cpu_s for task in tasks)
     if producers is not None and kind == "trainer":
         cpu_s -= producers.cpu_s

@@ -52,7 +52,6 @@ class ProducerProfile:
     cpu_s: float = 0.0
     queued_s: float = 0.0
     copying: float = 0.0
-    pickling: float = 0.0
     place: Place | None = None  # the line with most of their time
     place_share: float = 0.0
     in_framework: bool = False  # several calls at once, in threads of tf.data
@@ -115,7 +114,6 @@ def _of_trainer(evidence: Evidence, inputs: list[LoopPart]) -> ProducerProfile:
         cpu_s=seconds * sum(busy.get(s, 0.0) for s in (PYTHON, NATIVE)),
         queued_s=seconds * busy.get(RUNNABLE, 0.0),
         copying=sum(p.copying * w for p, w in zip(inputs, weights, strict=True)),
-        pickling=sum(p.pickling * w for p, w in zip(inputs, weights, strict=True)),
         place=top.inner or top.place,
         place_share=top.share / total,
     )
@@ -144,7 +142,6 @@ def _of_tasks(evidence: Evidence, tasks: list[Task]) -> ProducerProfile:
         cpu_s=sum(task.cpu_s for task in tasks),
         queued_s=sum(task.queued_s for task in tasks),
         copying=sum(t.copying * w for t, w in zip(tasks, weights, strict=True)) / total,
-        pickling=sum(t.pickling * w for t, w in zip(tasks, weights, strict=True)) / total,
         place=place,
         place_share=place_share,
         function_share=_within(tasks, place) if place is not None else 0.0,
@@ -176,7 +173,7 @@ def _within(tasks: list[Task], place: Place) -> float:
 
 def _of_framework(evidence: Evidence) -> ProducerProfile | None:
     """Return the profile of the framework's threads: only their CPU time is known."""
-    tasks = [task for task in evidence.tasks_of(FRAMEWORK) if not task.computes]
+    tasks = evidence.tasks_of(FRAMEWORK)
     cpu_s = sum(task.cpu_s for task in tasks)
     if not tasks or evidence.seconds <= 0 or cpu_s < MIN_NATIVE_CORES * evidence.seconds:
         return None

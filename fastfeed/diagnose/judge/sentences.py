@@ -150,11 +150,7 @@ def copies(case: Case, share: float) -> Texts:
 def ipc(case: Case, share: float) -> Texts:
     """Return the evidence of batches that are pickled and copied between processes."""
     handover = signals.handover_share(case.evidence, case.made_by, waited=case.ledger.waited)
-    pickling = case.feed.pickling
     return _nonempty(
-        f"pickling and copying between processes take {pickling:.0%} of the producers' time"
-        if pickling >= signals.MIN_SHARE
-        else "",
         f"the training thread spends {handover:.0%} of its waits on reading and unpickling the "
         f"batches of {_named(case.made_by)}"
         if handover >= signals.MIN_SHARE

@@ -128,7 +128,9 @@ def feed_of(observed: Observed, *, step_s: float) -> FeedCosts:
     input at hand, see `Observed.ceiling`."""
     evidence, ledger, producers = observed.evidence, observed.ledger, observed.beside
     native = producers is not None and producers.kind == "native"
-    if native and ledger.starvation < INPUT_BOUND:
+    most_s = (1 - INPUT_BOUND) * float(ledger.inside.mean())
+    faster = observed.ceiling.experiment and observed.ceiling.step_s < most_s
+    if native and ledger.starvation < INPUT_BOUND and not faster:
         # what the framework's threads compute is the step
         observed, producers = replace(observed, producers=None), None
     machine, made = evidence.machine, _batch(observed)
@@ -192,6 +194,8 @@ def _step(observed: Observed, step_s: float, *, core_s: float, lock_s: float) ->
     batches take `core_s` on a core, of which `lock_s` with the interpreter lock."""
     ledger, alone = observed.ledger, observed.beside is None
     median_s, mean_s = float(np.median(ledger.inside)), max(1e-9, float(ledger.inside.mean()))
+    if observed.ceiling.experiment:  # steps of a burst are means, too
+        median_s = float(np.median([part.inside.mean() for part in ledger.blocks()]))
     pure = min(1.0, step_s / median_s) if median_s else 1.0
     # Slow steps stay slow with any input, unless they lose their time to producers.
     usual_s = max(1e-9, median_s if pure < 1 - INPUT_BOUND else mean_s)

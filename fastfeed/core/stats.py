@@ -84,7 +84,8 @@ class Snapshot:
     delivered batch, so that warm-up does not count. `depth` and `depth_nbytes` count the batches
     that are produced and not yet taken. With worker processes, `slots` counts the slots by state,
     and `set_aside` names the items that were given up because they killed their worker repeatedly.
-    `remade` counts the damaged records of a cache that were made again.
+    `remade` counts the damaged records of a cache that were made again. `one_reader`: the source is
+    one iterator, which one producer at a time reads.
     """
 
     elapsed_s: float
@@ -96,6 +97,7 @@ class Snapshot:
     slots: SlotCounts = NO_SLOTS
     set_aside: tuple[str, ...] = ()
     remade: int = 0
+    one_reader: bool = False
 
     @property
     def starvation(self) -> float:
@@ -147,6 +149,7 @@ class Snapshot:
             self.slots,
             self.set_aside,
             self.remade - earlier.remade,
+            self.one_reader,
         )
 
 

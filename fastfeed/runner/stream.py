@@ -258,9 +258,12 @@ class Stream:
         if feed is None:
             rows = tuple(StageRow() for _ in range(self.options.parallel))
             return Snapshot(0.0, StageRow(), StageRow(), 0, 0, rows)
-        found = (self._session_snapshot or feed.snapshot)()
-        data = self._data
-        return replace(found, remade=data.remade) if isinstance(data, CachedRecords) else found
+        found, data = (self._session_snapshot or feed.snapshot)(), self._data
+        return replace(
+            found,
+            remade=data.remade if isinstance(data, CachedRecords) else 0,
+            one_reader=isinstance(self.source, SharedSource),
+        )
 
     @property
     def source_name(self) -> str:

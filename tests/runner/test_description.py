@@ -41,6 +41,10 @@ def test_counters_before_the_start_are_zero_and_can_be_subtracted() -> None:
         assert (before.elapsed_s, before.consumed.batches, before.depth) == (0.0, 0, 0)
         assert len(list(runner)) == 15
         assert (runner.snapshot() - before).consumed.batches == 14
+        assert not runner.snapshot().one_reader
+    with FeedRunner(few(), threads=1) as runner:
+        assert len(list(runner)) == 5
+        assert runner.snapshot().one_reader, "the producers share an iterator"
 
 
 @pytest.mark.parametrize(

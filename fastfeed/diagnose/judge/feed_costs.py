@@ -28,7 +28,8 @@ class FeedCosts:
     cores, `disk`, `lock` (bytecode), `native`, and `queued`: ready to run, without a core. An
     `epoch` has that many steps. `slowed` and `held`: seconds that a step loses for each second that
     producers are on a core, and that they hold its interpreter lock. `late`: waits for the few slow
-    batches of a tail. `unexplained`: waits that no limit explains.
+    batches of a tail. `unexplained`: waits that no limit explains. `reader`: seconds for which one
+    producer at a time reads a batch from a single iterator.
 
     Without producers (0) the training thread makes the batches. `copying`, `reading` and `crowded`
     are shares of a batch's work: in copies, for what is read from disks, and lost to pools of too
@@ -49,6 +50,7 @@ class FeedCosts:
     lock: float = 0.0
     native: float = 0.0
     queued: float = 0.0
+    reader: float = 0.0
     epoch: float = float("inf")
     slowed: float = 0.0
     held: float = 0.0
@@ -87,7 +89,7 @@ class FeedCosts:
         locks = self.producers.processes
         return {
             LIMIT_STEP: used + self.slowed * cpu + self.held * self.lock * (not locks),
-            LIMIT_PRODUCERS: self.batch / count,
+            LIMIT_PRODUCERS: max(self.batch / count, self.reader),
             LIMIT_LOCK: self.lock / locks if locks else self.lock + self.step_lock,
             LIMIT_CORES: (cpu + self.step_cpu) / max(1.0, self.cores - self.others),
             LIMIT_DISK: self.disk / self.disks,
@@ -110,7 +112,8 @@ class FeedCosts:
         names = ("wait", "disk", "lock", "native")
         found = replace(self, **{n: getattr(self, n) * parts.get(n, every) for n in names})
         work, left = self.lock + self.native, found.lock + found.native
-        return replace(found, queued=self.queued * (left / work if work else every))
+        found = replace(found, queued=self.queued * (left / work if work else every))
+        return replace(found, reader=self.reader * found.batch / max(LEAST_S, self.batch))
 
 
 Change = Callable[[FeedCosts], FeedCosts]

@@ -112,10 +112,10 @@ def step_cost(left: float) -> Change:
 
 def made_by(producers: Producers, *, handover_s: float = 0.0) -> Change:
     """Return the change to these producers, which take `handover_s` of the training thread for a
-    batch."""
+    batch, and each of which reads by itself."""
 
     def change(feed: FeedCosts) -> FeedCosts:
-        found = replace(feed, producers=producers, handover=feed.handover + handover_s)
+        found = replace(feed, producers=producers, handover=feed.handover + handover_s, reader=0.0)
         if not feed.producers.count:  # an epoch begins with the wait for its first batch
             found = replace(found, start=feed.start + feed.batch / feed.epoch)
         return found

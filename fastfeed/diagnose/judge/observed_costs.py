@@ -309,5 +309,14 @@ def _batch(observed: Observed) -> dict[str, Any]:
         "disk": disk_s,
         "lock": lock_s,
         "native": max(0.0, cpu_s - lock_s),
+        "reader": min(_reader_s(evidence), ledger.seconds / steps),
         "handover": signals.handover_share(evidence, producers, waited=ledger.waited) * waited_s,
     }
+
+
+def _reader_s(evidence: Evidence) -> float:
+    """Return the seconds for which a batch is read from an iterator that all producers share."""
+    feed = evidence.feed
+    if feed is None or not feed.one_reader:
+        return 0.0
+    return feed.produced.read_s / max(1, feed.produced.batches)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.diagnose.evidence import (
     CALLED_BACK,
     DISK,
@@ -285,3 +286,15 @@ def test_what_is_sure_comes_before_greater_gains() -> None:
     found = judged(loop, own, marks=marks, machine=loud)
     kinds = [bool(one.untested) for one in found.recommendations]
     assert kinds == sorted(kinds) and kinds[0] is False and True in kinds
+
+
+@pytest.mark.parametrize("one_reader", [False, True])
+def test_more_producers_of_one_iterator_gain_only_if_each_reads_its_share(one_reader: bool) -> None:
+    rows = StageRow(batches=200, read_s=8.0)
+    feed = Snapshot(6.0, rows, StageRow(batches=200), 0, 0, (rows,), one_reader=one_reader)
+    loop = loop_of([15.0] * 200, 5.0, kind="runner")
+    found = judged(loop, trainer(), *producers(2, {SLEEP: 1.0}), feed=feed)
+    assert found.verdict == "input.latency"
+    best = change(found, "threads")
+    assert ("takes `worker`" in best.change) == one_reader
+    assert best.predicted_speedup > 2

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastfeed.diagnose.evidence import DeviceGapFigures, Evidence
 from fastfeed.diagnose.hooks import device_clock
-from fastfeed.diagnose.hooks.device_clock import ArrayReadiness, CudaEvents
+from fastfeed.diagnose.hooks.device_clock import ArrayReadiness, CudaEvents, all_done
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.report.json import json_of
@@ -247,3 +247,30 @@ def test_gaps_are_dropped_with_their_steps() -> None:
         loop.device_gaps.append(DeviceGap(n, 0.1))
     assert len(loop.steps) <= 10
     assert [gap.begin_s for gap in loop.device_gaps] == [step.begin_s for step in loop.steps]
+
+
+class ComputedArray:
+    """An array of JAX that is computed once somebody waits for it, or was given to a step."""
+
+    def __init__(self, *, donated: bool = False) -> None:
+        self.donated = donated
+        self.ready = False
+
+    def block_until_ready(self) -> None:
+        if self.donated:
+            raise RuntimeError("Array has been deleted.")
+        self.ready = True
+
+
+def test_all_that_jax_was_asked_for_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [ComputedArray(), ComputedArray(donated=True), ComputedArray()]
+    bridge = SimpleNamespace(_backends={})
+    monkeypatch.setitem(sys.modules, "torch", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(live_arrays=lambda: arrays))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)  # type: ignore[arg-type]
+    assert all_done() is None, "a question to JAX would make a backend"
+    bridge._backends["cpu"] = object()
+    finish = all_done()
+    assert finish is not None
+    finish()
+    assert [array.ready for array in arrays] == [True, False, True]

@@ -50,6 +50,17 @@ def until(condition: Callable[[], Any], what: str, limit_s: float = LONG_S) -> A
     return found
 
 
+def worker_pid(runner: FeedRunner, number: int) -> int:
+    """Return the pid of a worker process once it exists; before, it is 0, which as the target of a
+    signal is the whole group of this process."""
+
+    def pid() -> int:
+        status = runner.status()
+        return status.workers[number].pid if status is not None else 0
+
+    return int(until(pid, f"worker {number}"))
+
+
 def kept(condition: Callable[[], Any], what: str, promise_s: float) -> None:
     """Wait until `condition` is true, within the promised time; time in which this process did not
     run does not count."""

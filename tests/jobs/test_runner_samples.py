@@ -15,7 +15,7 @@ import pytest
 from fastfeed import FeedRunner, Skip
 from fastfeed.core import status
 from fastfeed.jobs.runner_samples import Sighting, WatchedRunner
-from tests.helpers.dying import until
+from tests.helpers.dying import until, worker_pid
 from tests.jobs.flights import ones
 
 
@@ -161,16 +161,15 @@ def test_the_stages_are_those_of_the_producer_also_after_a_restart() -> None:
     with FeedRunner(range(64), batch_size=4, transform=record, **options) as runner:
         batches, watched = iter(runner), WatchedRunner(runner._stream, 0)
         next(batches)
-        first = runner.status()
-        assert first is not None
-        os.kill(first.workers[0].pid, signal.SIGKILL)
+        first = {worker_pid(runner, number) for number in range(2)}
+        os.kill(worker_pid(runner, 0), signal.SIGKILL)
 
         def restarted() -> Sighting | None:
             next(batches)
             look = watched.look()
             pids = {row.pid for row in look.producers} if look else set()
             known = look is not None and all(row.stages for row in look.producers)
-            return look if known and len(pids - {one.pid for one in first.workers}) == 1 else None
+            return look if known and len(pids - first) == 1 else None
 
         look: Sighting = until(restarted, "a new worker that has made batches")
         assert [(row.place, row.producer) for row in look.producers] == [

@@ -298,7 +298,7 @@ with FeedRunner(Records(), batch_size=2, **options) as runner:
     for number, batch in enumerate(runner):
         got += batch[:, 7].tolist()
         if number == 20:
-            os.kill(next(w.pid for w in runner.status().workers), signal.SIGKILL)
+            os.kill(next(w.pid for w in runner.status().workers if w.pid), signal.SIGKILL)
 print(got == list(range(200)), flush=True)
 with FeedRunner(stream, **options) as runner:
     print(sorted(int(batch[1, 5]) for batch in runner) == list(range(50)), flush=True)

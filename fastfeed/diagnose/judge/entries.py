@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.step_ledger import Floats, Ledger
 from fastfeed.steps.timeline import ARRAYS_NOTE, OBSERVING, UNOBSERVED, Mark, Step
 
+NO_STEP = ("evaluation", "checkpoint")  # kinds that are pauses however often they come
 PAUSE_KINDS = ("evaluation", "checkpoint", "callback", "pause")
 FASTFEED_KINDS = ("experiment", OBSERVING, UNOBSERVED)
 Pause = tuple[float, float, str]  # start, seconds, name
@@ -38,7 +40,7 @@ def ledger_of(evidence: Evidence) -> Ledger:
     if evidence.loop is not None and evidence.loop.note.startswith(ARRAYS_NOTE):
         wait = np.zeros(len(wait))  # slicing arrays is the framework's part of a step
     body = np.maximum(period - gap - wait, 0.0)
-    pauses = _pauses(evidence, begin, end=following)
+    pauses, usual = _pauses(evidence, begin, end=following)
     in_body, in_gap = (
         np.minimum(part, _covered(since, until, marks=pauses))
         for part, since, until in ((body, begin + wait, end), (gap, end, following))
@@ -60,7 +62,9 @@ def ledger_of(evidence: Evidence) -> Ledger:
     of_step, made, of_host = _gap_parts(evidence, period=period, wait=wait, body=body)
     body, wait, host = body + of_step * gap, wait + made * gap, of_host * gap
     bytecode_s = sum(part.share_in(PYTHON) for part in evidence.parts_of("host")) * period.sum()
-    beside = body * min(1.0, max(0.0, bytecode_s - host.sum()) / max(1e-9, float(body.sum())))
+    beside = np.maximum(_covered(begin, following, marks=usual) - host, 0.0)
+    rest_s = max(0.0, bytecode_s - float(host.sum() + beside.sum()))
+    beside = np.minimum(body, beside + body * rest_s / max(1e-9, float(body.sum())))
     body, host = body - beside, host + beside  # the body of a loop holds more than its step
     pause = in_body + in_gap + body_out + gap_out
     wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
@@ -151,12 +155,17 @@ def _times(evidence: Evidence, pairs: list[tuple[Step, Step]]) -> tuple[Floats, 
     return begin, end, following, period, wait, np.minimum(gap, period - wait)
 
 
-def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> list[Mark]:
-    """Return the marks that are pauses."""
+def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mark], list[Mark]]:
+    """Return the marks that are pauses (evaluations, checkpoints, and what comes in few steps), and
+    those that come in so many steps that they are work of the loop."""
     marks = _kind(evidence, *PAUSE_KINDS)
     if _is_rare(evidence, len(begin)):
         marks += [Mark("pause", s.begin_s, s.end_s, OTHER_RUNS) for s in evidence.beside]
-    return [mark for mark in marks if begin[0] <= mark.start_s <= end[-1]]
+    marks = [mark for mark in marks if begin[0] <= mark.start_s <= end[-1]]
+    counts = Counter(mark.label for mark in marks if mark.kind not in NO_STEP)
+    often = {label for label, count in counts.items() if count > RARE * len(begin)}
+    rare = [mark for mark in marks if mark.kind in NO_STEP or mark.label not in often]
+    return rare, [mark for mark in marks if mark.kind not in NO_STEP and mark.label in often]
 
 
 def _is_rare(evidence: Evidence, steps: int) -> bool:

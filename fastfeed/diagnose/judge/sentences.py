@@ -9,6 +9,7 @@ from fastfeed.diagnose.evidence import (
     LOCK,
     OTHER,
     PIPE,
+    PYTHON,
     RUNNABLE,
     SLEEP,
     SOCKET,
@@ -209,10 +210,10 @@ def pauses(case: Case, share: float) -> Texts:
 
 def host(case: Case, share: float) -> Texts:
     """Return the evidence of Python in the loop itself."""
-    lines = case.evidence.parts_of("host")
+    lines = [p for p in case.evidence.parts_of("host") if p.share_in(PYTHON) >= signals.MIN_SHARE]
     beside = case.ledger.share(case.ledger.host)
     lines.sort(key=lambda part: -part.share)
-    named = [f"{p.place}: {p.share:.0%}" for p in lines[:3] if p.share >= signals.MIN_SHARE]
+    named = [f"{p.place}: {p.share:.0%}" for p in lines[:3]]
     return _nonempty(
         f"steps take {np.median(case.ledger.inside) * 1e3:.2g} ms, mostly in Python of the loop "
         "and in calls of the framework",

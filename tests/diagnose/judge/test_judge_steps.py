@@ -183,12 +183,18 @@ def test_callbacks_of_keras_that_sleep_and_that_compute() -> None:
     marks += [
         Mark("callback", step.end_s + 0.012, step.end_s + 0.017, "Chip") for step in loop.steps
     ]
-    found = judged(loop, trainer({PYTHON: 0.6, SLEEP: 0.25, NATIVE: 0.15}), marks=marks)
-    assert found.verdict == "pause.periodic"
-    assert found.causes[0].share == pytest.approx(0.85, abs=0.02)
-    assert "Chip, Monitor" in "; ".join(found.causes[0].evidence)
+    parts = (LoopPart("host", CALL, 0.6, PYTHONS), LoopPart("host", SLEEPS, 0.25, {SLEEP: 1.0}))
+    found = judged(
+        loop, trainer({PYTHON: 0.6, SLEEP: 0.25, NATIVE: 0.15}), parts=parts, marks=marks
+    )
+    assert found.verdict == "step.host"
+    assert found.causes[0].share == pytest.approx(0.6, abs=0.02)
+    said = "; ".join(found.causes[0].evidence)
+    assert str(CALL) in said and str(SLEEPS) not in said
     assert found.figures is not None
     assert found.figures.step_s == pytest.approx(0.003, rel=0.05)
+    (best,) = found.recommendations
+    assert best.predicted_speedup == pytest.approx(20 / 8, rel=0.05) and str(CALL) in best.change
 
 
 def test_a_small_conversion_is_not_all_that_threads_take_from_a_serial_loop() -> None:

@@ -20,7 +20,7 @@ from fastfeed.steps.recorder import (
     leaves,
     site_of,
 )
-from fastfeed.steps.timeline import Loop, Timeline
+from fastfeed.steps.timeline import Loop, Step, Timeline
 from fastfeed.steps.watch import watch
 
 
@@ -95,7 +95,7 @@ def test_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (loop.name, loop.kind, loop.waits) == ("list", "watch", "exact")
     assert loop.where == f"test_watch.py:{line_of('the loop')}"
     assert loop.leaves == leaves(np.zeros((2, 3), np.uint8))
-    assert [tuple(step) for step in loop.steps] == [(1.0, 3.0, 1.0, False), (3.0, 5.0, 1.0, False)]
+    assert loop.steps == [Step(1.0, 3.0, 1.0), Step(3.0, 5.0, 1.0)]
 
 
 def test_epochs_go_to_the_same_loop() -> None:

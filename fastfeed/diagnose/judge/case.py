@@ -92,11 +92,6 @@ class Case:
         return host_share(self.evidence, self.ledger)
 
     @cached_property
-    def converts(self) -> bool:
-        """True if what the training thread does to its batches before the step is converting."""
-        return float(self.ledger.converted.sum()) > 0
-
-    @cached_property
     def producer_changes(self) -> dict[bool, list[Recommendation]]:
         """Changes of the number of producers that were tried, by whether the lock holds them: one
         decision, which several causes lead to."""

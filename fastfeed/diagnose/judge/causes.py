@@ -58,10 +58,6 @@ def _cores(case: Case) -> Change:
     return lambda feed: knobs.no_bytecode(knobs.no_native_work(feed))
 
 
-def _copies(case: Case) -> Change:
-    return knobs.no_copies(converted=case.converts)
-
-
 # The order decides between equal shares: what contains another cause comes first.
 ROWS = (
     CauseRow(
@@ -95,7 +91,7 @@ ROWS = (
     CauseRow(
         "input.ipc",
         lambda case: case.made_by.kind == "processes" and not case.made_by.remote,
-        _always(knobs.no_pickling),
+        _always(knobs.no_handover),
         sentences.ipc,
         changes.ipc,
     ),
@@ -108,8 +104,8 @@ ROWS = (
     ),
     CauseRow(
         "input.copy",
-        lambda case: case.made_by.copying > 0 or case.converts,
-        _copies,
+        lambda case: case.made_by.copying > 0 or case.feed.converted > 0,
+        _always(knobs.no_copies),
         sentences.copies,
         changes.copies,
     ),

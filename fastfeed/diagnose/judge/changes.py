@@ -56,8 +56,10 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
     if processes and not producers.away:
         most = (1 if held else 4) * round(now.cores)
     tried: dict[int, Change] = {
-        count: knobs.made_by(
-            Producers(1, count) if processes else Producers(count), handover_s=taken_s
+        count: knobs.own_readers(
+            knobs.made_by(
+                Producers(1, count) if processes else Producers(count), handover_s=taken_s
+            )
         )
         for count in TRIED_COUNTS
         if count <= most
@@ -206,8 +208,8 @@ def copies(case: Case, first: bool) -> list[Recommendation]:
             "make arrays of the final dtype once, in memory that is reused (out=); send uint8 and "
             "cast on the device"
         )
-    one = case.recommend(change, knob, knobs.no_copies(converted=case.converts))
-    return [one] if case.converts else [one, *more_producers(case, first)]
+    one = case.recommend(change, knob, knobs.no_copies)
+    return [one] if case.feed.converted else [one, *more_producers(case, first)]
 
 
 def ipc(case: Case, first: bool) -> list[Recommendation]:
@@ -216,7 +218,7 @@ def ipc(case: Case, first: bool) -> list[Recommendation]:
         "pass batches through shared memory instead of pickling them: "
         f"FeedRunner(..., processes={case.made_by.count})"
     )
-    return [case.recommend(change, ("transport", "shared memory"), knobs.no_pickling)]
+    return [case.recommend(change, ("transport", "shared memory"), knobs.no_handover)]
 
 
 def oversubscribed(case: Case, first: bool) -> list[Recommendation]:

@@ -40,7 +40,7 @@ def no_disk(feed: FeedCosts) -> FeedCosts:
 
 
 def no_bytecode(feed: FeedCosts) -> FeedCosts:
-    """Return the feed without bytecode in its producers, apart from copies and pickling."""
+    """Return the feed without bytecode in its producers, apart from copies."""
     return feed.batches(lock=feed.other_work)
 
 
@@ -49,25 +49,13 @@ def no_native_work(feed: FeedCosts) -> FeedCosts:
     return feed.batches(native=feed.other_work + (1 - feed.other_work) * feed.crowded)
 
 
-def no_conversion(feed: FeedCosts) -> FeedCosts:
-    """Return the feed whose batches reach the training thread in their final form."""
-    return replace(feed, converted=0.0)
+def no_copies(feed: FeedCosts) -> FeedCosts:
+    """Return the feed whose batches are made in their final form."""
+    found = feed.batches(lock=1 - feed.copying, native=1 - feed.copying)
+    return replace(found, converted=0.0)
 
 
-def no_copies(*, converted: bool) -> Change:
-    """Return the change to batches that are made in their final form.
-
-    `converted`: what the training thread does to them before the step is converting, too.
-    """
-
-    def change(feed: FeedCosts) -> FeedCosts:
-        found = feed.batches(lock=1 - feed.copying, native=1 - feed.copying)
-        return no_conversion(found) if converted else found
-
-    return change
-
-
-def no_pickling(feed: FeedCosts) -> FeedCosts:
+def no_handover(feed: FeedCosts) -> FeedCosts:
     """Return the feed with batches in shared memory: nothing is sent or read again."""
     return replace(feed, handover=0.0)
 
@@ -110,12 +98,17 @@ def step_cost(left: float) -> Change:
     return lambda feed: replace(feed, **{name: left * getattr(feed, name) for name in names})
 
 
+def own_readers(change: Change) -> Change:
+    """Return that change of producers each of which then reads its share of the source."""
+    return lambda feed: change(replace(feed, reader=0.0))
+
+
 def made_by(producers: Producers, *, handover_s: float = 0.0) -> Change:
     """Return the change to these producers, which take `handover_s` of the training thread for a
-    batch, and each of which reads by itself."""
+    batch."""
 
     def change(feed: FeedCosts) -> FeedCosts:
-        found = replace(feed, producers=producers, handover=feed.handover + handover_s, reader=0.0)
+        found = replace(feed, producers=producers, handover=feed.handover + handover_s)
         if not feed.producers.count:  # an epoch begins with the wait for its first batch
             found = replace(found, start=feed.start + feed.batch / feed.epoch)
         return found

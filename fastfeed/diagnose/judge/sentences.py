@@ -134,7 +134,7 @@ def copies(case: Case, share: float) -> Texts:
         for leaf in leaves
         if leaf.dtype in signals.WIDE_DTYPES or leaf.kind in ("list", "tuple")
     ]
-    converted = case.ledger.share(case.ledger.converted) if case.converts else 0.0
+    converted = case.ledger.share(case.ledger.converted)
     inside = "inside Session.run" if case.loop_kind == "session" else "before the step"
     return _nonempty(
         f"the training thread converts its input {inside}, for {converted:.0%} of the time"

@@ -155,7 +155,7 @@ class EvidenceCollector:
             beside=tuple(without_dosed(steps_beside(calls, start_s=life.start_s), marks)),
             threads=max(1, sum(task.role == PRODUCER for task in tasks)),
             hint=sampler.mark_hint() if loop is None or len(loop.steps) < MIN_STEPS else None,
-            feed=_snapshot(),
+            feed=_feed_of(loop),
         )
 
     def _untracked(self, loop: Loop | None) -> list[str]:
@@ -167,12 +167,14 @@ class EvidenceCollector:
         return [f"each iteration of the loop: {reason}"] if reason else []
 
 
-def _snapshot() -> Snapshot | None:
-    """Return the counters of the FeedRunner that delivered most batches; None without any."""
+def _feed_of(loop: Loop | None) -> Snapshot | None:
+    """Return the counters of the FeedRunner that delivered most batches; None if it has made fewer
+    than the loop has steps, as one that only evaluates."""
     runners = sys.modules.get("fastfeed.runner.stream")
     streams = [ref() for ref in list(runners.STREAMS)] if runners is not None else []
     found = [stream.snapshot() for stream in streams if stream is not None]
-    found = [one for one in found if one.consumed.batches]
+    least = max(1, len(loop.steps)) if loop is not None else 1
+    found = [one for one in found if one.produced.batches >= least]
     return max(found, key=lambda one: one.consumed.batches, default=None)
 
 

@@ -128,7 +128,11 @@ class Launch:
                 "this process is under diagnosis already, by fastfeed diagnose or another block, "
                 "of this thread or another one: leave one of them out"
             )
-        self._install()
+        try:
+            self._install()
+        except BaseException:
+            UNOBSERVED_PROCESS.release()
+            raise
         self._guard(lambda: self._collector.watch(self.log), MEASURING)
         self._observing.start()
 

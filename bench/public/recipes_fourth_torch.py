@@ -330,7 +330,7 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
         quiet=Variant(
             (
                 Edit(r"val_log = validate\(.*\)", "val_log = {'loss': 1.0, 'iou': 0.0}"),
-                Edit(r"pd\.DataFrame\(log\)\.to_csv\(", "str("),
+                Edit(r"pd\.DataFrame\(log\)\.to_csv\(", "''.format("),
             )
         ),
         changes=FEWER,
@@ -487,7 +487,12 @@ FOURTH_TORCH: tuple[Recipe, ...] = (
             Edit(r"'statistics/", "'./"),
         ),
         free=READY,
-        quiet=Variant((Edit(r"in val_bar:", "in ():"),)),
+        quiet=Variant(
+            (
+                Edit(r"in val_bar:", "in ():"),
+                Edit(r"val_images = torch\.stack\(val_images\)", "continue"),
+            )
+        ),
         changes=FEWER,
         input_codes=BESIDE,
     ),

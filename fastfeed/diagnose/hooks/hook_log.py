@@ -15,6 +15,7 @@ from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
 # maximum number of loops that are told apart by objects which a script may create without end
 MAX_LOOPS = 256
+MAX_BEATS = 20_000  # updates of an optimiser that are kept
 
 
 class HookLog(StepLog):
@@ -35,6 +36,9 @@ class HookLog(StepLog):
         # threads whose input comes from other threads or processes
         self.elsewhere: set[int] = set()
         self.ours: set[int] = set()  # threads of the diagnosis itself
+        # By thread and optimiser: when it has updated its variables, as most loops do once in each
+        # iteration.
+        self.beats: dict[tuple[int, int], list[float]] = {}
         self.device_clock = DeviceClock(self.failed)
         # Number of experiments that are worthwhile although the loop does not wait: producers may
         # hold the interpreter lock, or take the cores.
@@ -90,6 +94,18 @@ class HookLog(StepLog):
     def add_loop(self, key: Hashable, loop: Loop) -> Loop:
         """Return the loop of this key, which is `loop` if the key is new."""
         return self.timeline.loops.setdefault(key, loop)
+
+    def add_beat(self, optimiser: int) -> None:
+        """Record that an optimiser, by its id, has updated its variables on this thread."""
+        beats = self.beats.setdefault((get_ident(), optimiser), [])
+        beats.append(perf_counter())
+        if len(beats) > MAX_BEATS:
+            del beats[: MAX_BEATS // 2]
+
+    def beats_of(self, thread: int) -> list[float]:
+        """Return the updates of the optimiser that is busiest on a thread."""
+        found = [beats for (owner, _), beats in list(self.beats.items()) if owner == thread]
+        return list(max(found, key=len, default=[]))
 
     def find_loop(self, key: Hashable, create: Callable[[], Loop]) -> Loop | None:
         """Return the loop of this key, created if it is new; None for more than MAX_LOOPS."""

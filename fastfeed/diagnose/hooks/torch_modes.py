@@ -1,4 +1,5 @@
-"""Hook of `model.eval()` and `model.train()`: what runs between the two is an evaluation."""
+"""Hook of `model.eval()` and `model.train()`, between which an evaluation runs, and of the steps of
+optimisers."""
 
 from __future__ import annotations
 
@@ -33,9 +34,11 @@ class _Modes:
         self._begun: WeakKeyDictionary[Any, tuple[float, str]] = WeakKeyDictionary()
         self._inside = threading.local()  # a model sets the modes of its parts
 
-    def end_all(self, *args: Any, **kwargs: Any) -> None:
+    def end_all(self, optimiser: Any, *args: Any, **kwargs: Any) -> None:
         """A model is trained, in whatever mode the models are."""
         self._begun.clear()
+        if self._log.active:
+            self._log.add_beat(id(optimiser))
 
     def wrap_train(self, original: Any) -> Any:
         """Wrap the call that sets the mode."""

@@ -83,8 +83,11 @@ class EvidenceCollector:
             found.start()
 
     def sees_loop(self) -> bool:
-        """Return True if samples alone tell the steps of a loop apart."""
-        return self._sampler.sampled_loop() is not None
+        """Return True if samples tell the steps of a loop without hooks apart."""
+        return self._log is not None and self._sampled(self._log) is not None
+
+    def _sampled(self, log: HookLog) -> Loop | None:
+        return self._sampler.sampled_loop(log.beats_of)
 
     def only_takes(self, loop: Loop) -> bool:
         """Return True for a loop around a queue that does next to nothing with what it takes, so
@@ -117,7 +120,7 @@ class EvidenceCollector:
     def evidence(self, life: Lifecycle) -> Evidence:
         """Return everything that was observed."""
         sampler, log = self._sampler, life.log
-        loop = life.loop or sampler.sampled_loop() or life.seen_loop
+        loop = life.loop or self._sampled(log) or life.seen_loop
         late_s, late_p90_s = sampler.lock_delays()
         first = loop.steps[0] if loop and loop.steps else None
         parts: tuple[LoopPart, ...] = ()

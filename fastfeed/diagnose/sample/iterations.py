@@ -4,6 +4,7 @@ from samples of its thread."""
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cache
 from time import perf_counter
@@ -91,9 +92,15 @@ class IterationTracker:
 
 
 def sampled_loop(
-    trace: Iterable[tuple[float, Sample]], *, context: AttributionContext
+    trace: Iterable[tuple[float, Sample]],
+    *,
+    context: AttributionContext,
+    beats: Sequence[float] = (),
 ) -> Loop | None:
-    """Return the sampled loop with its steps; None if they cannot be told apart."""
+    """Return the sampled loop with its steps; None if they cannot be told apart.
+
+    `beats`: when something happened that happens once in each iteration.
+    """
     pairs = [(now_s, sample) for now_s, sample in trace if sample.stack]
     found = locate([sample for _, sample in pairs]) if len(pairs) >= MIN_SAMPLES else None
     if found is None or not found.kinds:
@@ -103,7 +110,7 @@ def sampled_loop(
     for now_s, sample in pairs:
         kind, line = part_of(position_of(sample, found.code)) or (HOST, -1)
         observations.append((now_s, kind, line))
-    steps = steps_of(observations)
+    steps = steps_between(beats, observations) or steps_of(observations)
     if len(steps) < MIN_SAMPLED_STEPS:
         return None
     place = found.place(context)
@@ -126,3 +133,24 @@ def steps_of(observations: Sequence[tuple[float, str, int]]) -> list[Step]:
         waits = sum(kind == INPUT_KIND for _, kind, _ in observations[first:after])
         steps.append(Step(begin_s, end_s, (end_s - begin_s) * waits / (after - first)))
     return steps
+
+
+def steps_between(
+    beats: Sequence[float], observations: Sequence[tuple[float, str, int]]
+) -> list[Step]:
+    """Return the steps from beat to beat, with waits from (time, kind, line) of samples.
+
+    A step that is too short for samples of its own waits for as large a share as all of those.
+    """
+    times = [now_s for now_s, _, _ in observations]
+    known = [0, *itertools.accumulate(kind == INPUT_KIND for _, kind, _ in observations)]
+    spans = []
+    for begin_s, end_s in itertools.pairwise(b for b in beats if times[0] <= b <= times[-1]):
+        first, after = bisect_left(times, begin_s), bisect_left(times, end_s)
+        spans.append((begin_s, end_s, after - first, known[after] - known[first]))
+    short = [(n, waits) for *_, n, waits in spans if n < MIN_SAMPLES_PER_STEP]
+    usual = sum(waits for _, waits in short) / max(1, sum(n for n, _ in short))
+    return [
+        Step(b, e, (e - b) * (usual if n < MIN_SAMPLES_PER_STEP else waits / n))
+        for b, e, n, waits in spans
+    ]

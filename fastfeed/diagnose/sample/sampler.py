@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from fastfeed.diagnose.evidence import LoopPart, MarkHint, Task
 from fastfeed.diagnose.sample.children import Children
@@ -187,13 +187,15 @@ class Sampler:
             )
             return found
 
-    def sampled_loop(self) -> Loop | None:
-        """Return the loop of a script without hooks, if samples can tell its steps apart."""
+    def sampled_loop(self, beats_of: Callable[[int], Sequence[float]]) -> Loop | None:
+        """Return the loop of a script without hooks, if its steps can be told apart: by the beats
+        of its thread, or by samples."""
         with self._mutex:
             trace, context = list(self._threads.trace), self._attribution()
             # the time before the loop is no part of it
             latest = (trace[len(trace) - len(trace) // part :] for part in (1, 2, 4, 8))
-            found = (sampled_loop(one, context=context) for one in latest)
+            beats = beats_of(context.loop)
+            found = (sampled_loop(one, context=context, beats=beats) for one in latest)
             return next((loop for loop in found if loop is not None), None)
 
     def mark_hint(self) -> MarkHint | None:

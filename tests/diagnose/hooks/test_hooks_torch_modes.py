@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -94,3 +95,15 @@ def test_a_model_without_a_hash_is_left_alone(log: HookLog) -> None:
     net = Equal()
     assert net.eval() is net and not net.training
     assert "the mode of a model" in " ".join(log.missing)
+
+
+def test_updates_of_the_busiest_optimiser_are_the_beats_of_a_thread(log: HookLog) -> None:
+    (_, often), (_, rarely) = model(), model()
+    for number in range(5):
+        often.step()
+        if number == 3:
+            rarely.step()
+    beats = log.beats_of(threading.get_ident())
+    assert len(beats) == 5
+    assert beats == sorted(beats)
+    assert log.beats_of(0) == []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fastfeed.diagnose import evidence as ev
-from fastfeed.diagnose.sample.iterations import sampled_loop, steps_of
+from fastfeed.diagnose.sample.iterations import sampled_loop, steps_between, steps_of
 from fastfeed.diagnose.sample.loop_parts import locate, loop_parts
 from fastfeed.diagnose.sample.sampler import Sampler
 from fastfeed.diagnose.sample.states import CORE
@@ -214,6 +214,20 @@ def test_turns_that_are_too_short_are_not_counted() -> None:
     assert steps_of([(i * 0.02, "step", i % 2) for i in range(200)]) == []
 
 
+def test_beats_tell_short_iterations_apart() -> None:
+    """One sample for each iteration, of which one in four is input."""
+    seen = [(i * 0.02, "input" if i % 4 == 0 else "step", 3) for i in range(200)]
+    beats = [0.011 + i * 0.02 for i in range(190)]
+    steps = steps_between(beats, seen)
+    assert len(steps) == 189
+    assert steps[0] == pytest.approx((0.011, 0.031, 0.005, False, 0.0), rel=0.02)
+    long = steps_between(
+        [0.011, 1.011, 1.031], [*seen[:50], *((t, "host", 4) for t, *_ in seen[50:])]
+    )
+    assert long[0].wait_s == pytest.approx(0.24, abs=0.02)
+    assert long[1].wait_s == 0.0
+
+
 def test_a_loop_needs_samples() -> None:
     assert sampled_loop([], context=attribution(threading.get_ident())) is None
 
@@ -233,7 +247,7 @@ def test_what_a_script_does_before_its_loop_does_not_hide_it(samples: list[Sampl
     assert loop.where.endswith(f"test_sample_loops.py:{train.__code__.co_firstlineno + 1}")
     again = sampler.track_iterations(timeline)
     assert again is not None and again.tracks_same_loop(found)
-    assert sampler.sampled_loop() is not None
+    assert sampler.sampled_loop(lambda thread: []) is not None
 
 
 def test_what_else_is_done_in_the_line_that_asks_is_input(samples: list[Sample]) -> None:

@@ -18,7 +18,7 @@ from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
 SAMPLED = "sampled"
 MIN_SAMPLES_PER_STEP = 4  # below it, some iterations have no sample at all
-MIN_SAMPLED_STEPS = 20
+MIN_SAMPLED_STEPS = 21  # a verdict needs 20, each with the begin of the next one
 
 
 class IterationTracker:

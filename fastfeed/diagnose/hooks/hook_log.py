@@ -39,6 +39,8 @@ class HookLog(StepLog):
         # By thread and optimiser: when it has updated its variables, as most loops do once in each
         # iteration.
         self.beats: dict[tuple[int, int], list[float]] = {}
+        # Files and lines of the user's in which a model computes what is trained.
+        self.step_lines: set[tuple[str, int]] = set()
         self.device_clock = DeviceClock(self.failed)
         # Number of experiments that are worthwhile although the loop does not wait: producers may
         # hold the interpreter lock, or take the cores.

@@ -12,10 +12,11 @@ from weakref import WeakKeyDictionary
 
 from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.patches import MIN_MARK_S, Undo, patch, undo_all
+from fastfeed.diagnose.hooks.patches import MIN_MARK_S, Undo, calling_frames, patch, undo_all
 from fastfeed.steps.timeline import Mark
 
 MODULES = ("torch.optim.optimizer",)
+SEEN_CALLS = 500  # calls of models and their parts from which the lines of the step are taken
 
 
 def install(module: Any, log: HookLog) -> Undo:
@@ -23,7 +24,7 @@ def install(module: Any, log: HookLog) -> Undo:
     modes = _Modes(log)
     kind = sys.modules["torch.nn.modules.module"].Module
     handle = module.register_optimizer_step_post_hook(modes.end_all)
-    return undo_all([patch(kind, "train", wrap=modes.wrap_train), handle.remove])
+    return undo_all([patch(kind, "train", wrap=modes.wrap_train), handle.remove, modes.remove])
 
 
 class _Modes:
@@ -33,12 +34,32 @@ class _Modes:
         self._log = log
         self._begun: WeakKeyDictionary[Any, tuple[float, str]] = WeakKeyDictionary()
         self._inside = threading.local()  # a model sets the modes of its parts
+        self._calls = 0  # of models that were looked at
+        self._forward: Any = None  # the hook of their calls, while it is installed
 
     def end_all(self, optimiser: Any, *args: Any, **kwargs: Any) -> None:
         """A model is trained, in whatever mode the models are."""
         self._begun.clear()
         if self._log.active:
             self._log.add_beat(id(optimiser))
+            if not self._calls:  # a few iterations tell it; the hook costs some microseconds a call
+                self._calls = 1
+                modules = sys.modules["torch.nn.modules.module"]
+                self._forward = modules.register_module_forward_hook(self._see_call)
+
+    def remove(self) -> None:
+        """Look at no call any more."""
+        if self._forward is not None:
+            self._forward.remove()
+
+    def _see_call(self, model: Any, inputs: Any, output: Any) -> None:
+        """Note the lines of the user's that call a model whose results are trained."""
+        self._calls += 1
+        if self._calls > SEEN_CALLS or not self._log.active:
+            self.remove()
+        elif _is_trained(output):
+            frames = (one for one in calling_frames() if is_users_code(one.f_code))
+            self._log.step_lines |= {(one.f_code.co_filename, one.f_lineno) for one in frames}
 
     def wrap_train(self, original: Any) -> Any:
         """Wrap the call that sets the mode."""
@@ -67,6 +88,13 @@ class _Modes:
             return self._log.failed("the mode of a model", error)
         if now_s - begin_s > MIN_MARK_S:
             self._log.add_mark(Mark("evaluation", begin_s, now_s, label))
+
+
+def _is_trained(output: Any) -> bool:
+    """Return True if gradients can flow back from what a model returned."""
+    parts: Any = output if isinstance(output, (tuple, list)) else [output]
+    parts = output.values() if isinstance(output, dict) else parts
+    return any(getattr(one, "requires_grad", False) is True for one in parts)
 
 
 def evaluated_in(function: str) -> str:

@@ -51,7 +51,7 @@ class EvidenceCollector:
     def watch(self, log: HookLog) -> None:
         """Start sampling before the script starts."""
         self._log = log
-        self._sampler.observe(ours=log.ours, deaths=log.deaths)
+        self._sampler.observe(ours=log.ours, deaths=log.deaths, step_lines=log.step_lines)
         log.contended = self._contended
         self._sampler.start()
         self._sampler.begin(asking=False)

@@ -102,7 +102,8 @@ def sampled_loop(
     `beats`: when something happened that happens once in each iteration.
     """
     pairs = [(now_s, sample) for now_s, sample in trace if sample.stack]
-    found = locate([sample for _, sample in pairs]) if len(pairs) >= MIN_SAMPLES else None
+    samples, lines = [sample for _, sample in pairs], context.step_lines
+    found = locate(samples, step_lines=lines) if len(pairs) >= MIN_SAMPLES else None
     if found is None or not found.kinds:
         return None
     observations = []

@@ -11,7 +11,7 @@ import linecache
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache, lru_cache
 from types import CodeType
 from typing import NamedTuple
@@ -33,6 +33,7 @@ MIN_LOOP_SHARE = 0.9  # of the samples of the loop's frame: the line is inside t
 # Functions of one step, whether or not they contain loops.
 STEP_FUNCTION = re.compile(r"step$|^(forward|backward|call|update|loss\w*)$")
 Kinds = Sequence[tuple[Statement, str]]
+StepLines = Set[tuple[str, int]]
 
 
 class LoopPosition(NamedTuple):
@@ -117,7 +118,9 @@ def loop_parts(
     samples = [sample for sample in samples if sample.stack]
     if len(samples) < MIN_SAMPLES:
         return (), ["parts of the loop: too few samples of its thread"]
-    found = (locate(samples, where=where) if where else None) or locate(samples)
+    lines = context.step_lines
+    found = locate(samples, where=where, step_lines=lines) if where else None
+    found = found or locate(samples, step_lines=lines)
     if found is None:
         return (), ["parts of the loop: no loop of the script's own is on its thread's stack"]
     if not found.kinds:
@@ -180,7 +183,8 @@ def _activities(
 def loop_lines(samples: Iterable[Sample], context: AttributionContext) -> LoopLines | None:
     """Return the lines of the loop that the thread is in, with the share of each that is input."""
     samples = [sample for sample in samples if sample.stack]
-    found = locate(samples) if len(samples) >= 2 * MIN_SAMPLES else None
+    enough = len(samples) >= 2 * MIN_SAMPLES
+    found = locate(samples, step_lines=context.step_lines) if enough else None
     if found is None or not found.kinds:
         return None
     spent: dict[tuple[int, bool], float] = defaultdict(float)
@@ -238,10 +242,13 @@ def position_of(sample: Sample, code: CodeType) -> LoopPosition | None:
     return None
 
 
-def locate(samples: Sequence[Sample], *, where: str = "") -> LocatedLoop | None:
+def locate(
+    samples: Sequence[Sample], *, where: str = "", step_lines: StepLines = frozenset()
+) -> LocatedLoop | None:
     """Return the innermost loop of the user's code that the thread is in all the time, or None.
 
     `where`: the innermost loop around that line, "train.py:41", however much of the time it takes.
+    `step_lines`: files and lines that are known to belong to steps.
     """
     on_stack: Counter[CodeType] = Counter()
     for sample in samples:
@@ -255,11 +262,21 @@ def locate(samples: Sequence[Sample], *, where: str = "") -> LocatedLoop | None:
         and not STEP_FUNCTION.search(code.co_name)
     ]
     candidates.sort(key=lambda code: order.index(code) if code in order else len(order))
-    found = (_locate_in(code, samples, where=where) for code in candidates)
+    found = (
+        _locate_in(
+            code,
+            samples,
+            where=where,
+            trained={line for file, line in step_lines if file == code.co_filename},
+        )
+        for code in candidates
+    )
     return next((one for one in found if one is not None), None)
 
 
-def _locate_in(code: CodeType, samples: Sequence[Sample], *, where: str) -> LocatedLoop | None:
+def _locate_in(
+    code: CodeType, samples: Sequence[Sample], *, where: str, trained: Set[int]
+) -> LocatedLoop | None:
     positions = [position_of(sample, code) for sample in samples]
     spent: dict[int, float] = defaultdict(float)
     for position in positions:
@@ -276,12 +293,18 @@ def _locate_in(code: CodeType, samples: Sequence[Sample], *, where: str) -> Loca
     def inside(loop: LoopNode) -> float:
         return sum(n for at, n in spent.items() if loop.lineno <= at <= source.last_line(loop))
 
-    around = [(loop, source.classify(loop, spent)) for loop in loops if inside(loop) >= least]
+    around = [
+        (loop, source.classify(loop, spent, trained)) for loop in loops if inside(loop) >= least
+    ]
     around.reverse()
     # one without input, and without a step that has a name, may be a part of the step around it
     telling = [pair for pair in around if _tells(pair[1])] or [pair for pair in around if pair[1]]
     chosen = (telling or around)[:1]
-    return LocatedLoop(code, *_of_batches(*chosen[0], spent=spent)) if chosen else None
+    return (
+        LocatedLoop(code, *_of_batches(*chosen[0], spent=spent, trained=trained))
+        if chosen
+        else None
+    )
 
 
 def _tells(kinds: Kinds) -> bool:
@@ -292,18 +315,18 @@ def _tells(kinds: Kinds) -> bool:
 
 
 def _of_batches(
-    loop: LoopNode, kinds: Kinds, *, spent: Mapping[int, float]
+    loop: LoopNode, kinds: Kinds, *, spent: Mapping[int, float], trained: Set[int]
 ) -> tuple[LoopNode, Kinds]:
     """Return the loop itself, or a loop inside it that has all its steps and takes their input: the
     outer one counts epochs, and what else it does, as an evaluation, is no step."""
     steps = [one for one, kind in kinds if kind == STEP]
     inner = source.loops_in(loop, loop.lineno + 1, last=source.last_line(loop))
     for one in inner if steps else ():
-        found = source.classify(one, spent)
+        found = source.classify(one, spent, trained)
         if any(kind == INPUT_KIND for _, kind in found) and all(
             one.lineno < step.first <= source.last_line(one) for step in steps
         ):
-            return _of_batches(one, found, spent=spent)
+            return _of_batches(one, found, spent=spent, trained=trained)
     return loop, kinds
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from fastfeed.diagnose.sample.copying import dotted
@@ -148,10 +148,13 @@ def is_step(name: str) -> bool:
     return STEP_NAME.search(name) is not None and EVALUATES.search(name) is None
 
 
-def classify(loop: LoopNode, spent: Mapping[int, float]) -> list[tuple[Statement, str]]:
+def classify(
+    loop: LoopNode, spent: Mapping[int, float], trained: Set[int] = frozenset()
+) -> list[tuple[Statement, str]]:
     """Return each statement with INPUT, STEP or HOST; [] if there is no step.
 
-    Steps are, in this order of preference: calls with a step's name; calls that sleep, as a
+    Steps are, in this order of preference: what runs a model that is trained, at the lines
+    `trained`, and calls with a step's name; calls that sleep, as a
     simulated accelerator does; the last statement that uses the data of the iteration and takes
     some of the time. Input is everything that computes the values of the steps, the step of an
     environment, and the head of a loop that iterates over anything but numbers. `spent`: the share
@@ -159,7 +162,11 @@ def classify(loop: LoopNode, spent: Mapping[int, float]) -> list[tuple[Statement
     """
     found = statements(loop)
     body = [one for one in found[1:] if not one.asks]
-    steps = [one for one in body if any(map(is_step, one.calls))]
+    steps = [
+        one
+        for one in body
+        if any(map(is_step, one.calls)) or any(one.first <= line <= one.last for line in trained)
+    ]
     steps = steps or [one for one in body if SIMULATED in one.calls]
     if not steps:
         busy = [one for one in body if one.calls and _share(one, spent) >= MIN_SPENT]

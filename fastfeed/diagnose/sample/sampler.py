@@ -74,6 +74,7 @@ class Sampler:
         self._process_s = self._process_before_s = 0.0
         self._ours: Set[int] = frozenset()
         self._deaths: Mapping[int, tuple[str, str]] = {}
+        self._step_lines: Set[tuple[str, int]] = frozenset()
         self._failure = ""
         self._undetermined: list[str] = []
 
@@ -84,12 +85,18 @@ class Sampler:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def observe(self, *, ours: Set[int], deaths: Mapping[int, tuple[str, str]]) -> None:
-        """Set live views of the threads that belong to the diagnosis, by ident, and of deaths: see
-        AttributionContext.
-        """
+    def observe(
+        self,
+        *,
+        ours: Set[int],
+        deaths: Mapping[int, tuple[str, str]],
+        step_lines: Set[tuple[str, int]] = frozenset(),
+    ) -> None:
+        """Set live views of the threads that belong to the diagnosis, by ident, of deaths, and of
+        the lines of steps: see AttributionContext."""
         self._ours = ours
         self._deaths = deaths
+        self._step_lines = step_lines
 
     def start(self) -> None:
         """Start sampling."""
@@ -266,7 +273,7 @@ class Sampler:
             *(threads.samples, threads.late, threads.blind),
             holders,
             self._places,
-            *(tid, queued_share, self._deaths),
+            *(tid, queued_share, self._deaths, frozenset(self._step_lines)),
         )
 
     def _refresh(self) -> None:

@@ -7,7 +7,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import CodeType
 
@@ -47,6 +47,7 @@ class AttributionContext:
     samples of the lock's holder. `deaths`: name and traceback of threads that ended with an
     exception, by tid. `queued_share`: of the time of the loop's thread on a core without the
     interpreter lock, or ready for a core, the share (0 to 1) in which it waits for a core.
+    `step_lines`: files and lines in which a model is trained.
     """
 
     loop: int
@@ -58,6 +59,7 @@ class AttributionContext:
     loop_tid: int = 0
     queued_share: float = 0.0
     deaths: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    step_lines: Set[tuple[str, int]] = frozenset()
     _copies: dict[Spot, bool] = field(default_factory=dict)
 
     def copies(self, sample: Sample) -> bool:

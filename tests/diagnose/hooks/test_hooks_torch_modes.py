@@ -107,3 +107,28 @@ def test_updates_of_the_busiest_optimiser_are_the_beats_of_a_thread(log: HookLog
     assert len(beats) == 5
     assert beats == sorted(beats)
     assert log.beats_of(0) == []
+
+
+def test_lines_that_call_what_is_trained_belong_to_the_step(log: HookLog) -> None:
+    """And those that transform data, in modules without parameters, do not."""
+    (net, optimizer), data = model(), torch.nn.Flatten()
+    for _ in range(2):
+        x = data(torch.ones(4, 2))
+        out = net(x)
+        with torch.no_grad():
+            net(x)
+        out.sum().backward()
+        optimizer.step()
+    first = test_lines_that_call_what_is_trained_belong_to_the_step.__code__.co_firstlineno
+    assert (__file__, first + 5) in log.step_lines
+    assert not {(__file__, first + line) for line in (4, 7)} & log.step_lines
+
+
+def test_calls_of_models_are_looked_at_for_a_short_time(log: HookLog) -> None:
+    net, optimizer = model()
+    hooks = importlib.import_module("torch.nn.modules.module")._global_forward_hooks
+    optimizer.step()
+    assert hooks
+    for _ in range(torch_modes.SEEN_CALLS):
+        net(torch.ones(4, 2))
+    assert not hooks

@@ -188,3 +188,8 @@ def test_a_step_without_a_name_takes_some_of_the_time() -> None:
 
 def test_a_loop_without_a_step() -> None:
     assert classify(parsed("for i in range(9):\n    total += i\n"), {}) == []
+
+
+def test_what_trains_a_model_is_a_step_whatever_its_name() -> None:
+    loop = parsed("for i in range(9):\n    x = make(i)\n    p = encoder(x)\n    keep(p)\n")
+    assert [kind for _, kind in classify(loop, {}, {3})] == ["host", "input", "step", "host"]

@@ -273,7 +273,8 @@ class Sampler:
             *(threads.samples, threads.late, threads.blind),
             holders,
             self._places,
-            *(tid, queued_share, self._deaths, frozenset(self._step_lines)),
+            *(tid, queued_share, self._deaths),
+            step_lines=frozenset(self._step_lines),
         )
 
     def _refresh(self) -> None:

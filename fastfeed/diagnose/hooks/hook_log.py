@@ -107,7 +107,7 @@ class HookLog(StepLog):
     def beats_of(self, thread: int) -> list[float]:
         """Return the updates of the optimiser that is busiest on a thread."""
         found = [beats for (owner, _), beats in list(self.beats.items()) if owner == thread]
-        return list(max(found, key=lambda beats: len(beats), default=[]))
+        return sorted(found, key=len)[-1][:] if found else []
 
     def find_loop(self, key: Hashable, create: Callable[[], Loop]) -> Loop | None:
         """Return the loop of this key, created if it is new; None for more than MAX_LOOPS."""

@@ -6,7 +6,7 @@ readers copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -57,6 +57,14 @@ class DeviceGap(NamedTuple):
     begin_s: float
     seconds: float
     error_s: float = 0.0
+
+
+class Beats(NamedTuple):
+    """Times of something that a loop does once in each iteration, and the files and lines of the
+    user's that lead to it, the innermost first."""
+
+    times: Sequence[float] = ()
+    lines: tuple[tuple[str, int], ...] = ()
 
 
 class Leaf(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.device_clock import DeviceClock
 from fastfeed.steps.recorder import NEVER, StepLog, StepRecorder
-from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
+from fastfeed.steps.timeline import Beats, Loop, Mark, Step, Timeline
 
 # maximum number of loops that are told apart by objects which a script may create without end
 MAX_LOOPS = 256
@@ -36,9 +36,9 @@ class HookLog(StepLog):
         # threads whose input comes from other threads or processes
         self.elsewhere: set[int] = set()
         self.ours: set[int] = set()  # threads of the diagnosis itself
-        # By thread and optimiser: when it has updated its variables, as most loops do once in each
-        # iteration.
-        self.beats: dict[tuple[int, int], list[float]] = {}
+        # By thread and optimiser: its updates, of which most loops make one in each iteration, and
+        # the lines that lead to them.
+        self._beats: dict[tuple[int, int], tuple[list[float], tuple[tuple[str, int], ...]]] = {}
         # Files and lines of the user's in which a model computes what is trained.
         self.step_lines: set[tuple[str, int]] = set()
         self.device_clock = DeviceClock(self.failed)
@@ -97,17 +97,22 @@ class HookLog(StepLog):
         """Return the loop of this key, which is `loop` if the key is new."""
         return self.timeline.loops.setdefault(key, loop)
 
-    def add_beat(self, optimiser: int) -> None:
-        """Record that an optimiser, by its id, has updated its variables on this thread."""
-        beats = self.beats.setdefault((get_ident(), optimiser), [])
-        beats.append(perf_counter())
-        if len(beats) > MAX_BEATS:
-            del beats[: MAX_BEATS // 2]
+    def add_beat(self, optimiser: int, lines: Callable[[], tuple[tuple[str, int], ...]]) -> None:
+        """Record that an optimiser, by its id, has updated its variables on this thread. The first
+        time, `lines` returns the files and lines of the user's that lead to it."""
+        key = get_ident(), optimiser
+        if key not in self._beats:
+            self._beats[key] = [], lines()
+        times, _ = self._beats[key]
+        times.append(perf_counter())
+        if len(times) > MAX_BEATS:
+            del times[: MAX_BEATS // 2]
 
-    def beats_of(self, thread: int) -> list[float]:
+    def beats_of(self, thread: int) -> Beats:
         """Return the updates of the optimiser that is busiest on a thread."""
-        found = [beats for (owner, _), beats in list(self.beats.items()) if owner == thread]
-        return sorted(found, key=len)[-1][:] if found else []
+        found = [beats for (owner, _), beats in list(self._beats.items()) if owner == thread]
+        times, lines = max(found, key=lambda beats: len(beats[0]), default=([], ()))
+        return Beats(times[:], lines)
 
     def find_loop(self, key: Hashable, create: Callable[[], Loop]) -> Loop | None:
         """Return the loop of this key, created if it is new; None for more than MAX_LOOPS."""

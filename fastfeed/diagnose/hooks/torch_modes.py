@@ -41,7 +41,7 @@ class _Modes:
         """A model is trained, in whatever mode the models are."""
         self._begun.clear()
         if self._log.active:
-            self._log.add_beat(id(optimiser))
+            self._log.add_beat(id(optimiser), _users_lines)
             if not self._calls:  # a few iterations tell it; the hook costs some microseconds a call
                 self._calls = 1
                 modules = sys.modules["torch.nn.modules.module"]
@@ -58,8 +58,7 @@ class _Modes:
         if self._calls > SEEN_CALLS or not self._log.active:
             self.remove()
         elif _is_trained(output):
-            frames = (one for one in calling_frames() if is_users_code(one.f_code))
-            self._log.step_lines |= {(one.f_code.co_filename, one.f_lineno) for one in frames}
+            self._log.step_lines |= set(_users_lines())
 
     def wrap_train(self, original: Any) -> Any:
         """Wrap the call that sets the mode."""
@@ -88,6 +87,12 @@ class _Modes:
             return self._log.failed("the mode of a model", error)
         if now_s - begin_s > MIN_MARK_S:
             self._log.add_mark(Mark("evaluation", begin_s, now_s, label))
+
+
+def _users_lines() -> tuple[tuple[str, int], ...]:
+    """Return the files and lines of the user's on the stack, the innermost first."""
+    frames = (one for one in calling_frames() if is_users_code(one.f_code))
+    return tuple((one.f_code.co_filename, one.f_lineno) for one in frames)
 
 
 def _is_trained(output: Any) -> bool:

@@ -4,6 +4,7 @@ from samples of its thread."""
 from __future__ import annotations
 
 import itertools
+import os
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -14,9 +15,10 @@ from fastfeed.diagnose.sample.loop_statements import HOST, INPUT_KIND
 from fastfeed.diagnose.sample.tasks import AttributionContext
 from fastfeed.diagnose.sample.thread_samples import MIN_SAMPLES, Sample
 from fastfeed.probes.interpreter import LineTracer
-from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
+from fastfeed.steps.timeline import Beats, Loop, Mark, Step, Timeline
 
 SAMPLED = "sampled"
+NO_BEATS = Beats()
 MIN_SAMPLES_PER_STEP = 4  # below it, some iterations have no sample at all
 MIN_SAMPLED_STEPS = 21  # a verdict needs 20, each with the begin of the next one
 
@@ -95,23 +97,27 @@ def sampled_loop(
     trace: Iterable[tuple[float, Sample]],
     *,
     context: AttributionContext,
-    beats: Sequence[float] = (),
+    beats: Beats = NO_BEATS,
 ) -> Loop | None:
     """Return the sampled loop with its steps; None if they cannot be told apart.
 
-    `beats`: when something happened that happens once in each iteration.
+    `beats`: of what happens once in each iteration, in the innermost loop around their lines.
     """
     pairs = [(now_s, sample) for now_s, sample in trace if sample.stack]
     samples, lines = [sample for _, sample in pairs], context.step_lines
-    found = locate(samples, step_lines=lines) if len(pairs) >= MIN_SAMPLES else None
+    if len(pairs) < MIN_SAMPLES:
+        return None
+    around = (f"{os.path.basename(file)}:{line}" for file, line in beats.lines)
+    located = (locate(samples, where=where, step_lines=lines) for where in around)
+    found = next(filter(None, located), None) or locate(samples, step_lines=lines)
     if found is None or not found.kinds:
         return None
     observations = []
-    part_of = cache(found.part_of)  # there are few positions
+    part_of = cache(found.with_epochs().part_of)  # there are few positions
     for now_s, sample in pairs:
         kind, line = part_of(position_of(sample, found.code)) or (HOST, -1)
         observations.append((now_s, kind, line))
-    steps = steps_between(beats, observations) or steps_of(observations)
+    steps = steps_between(beats.times, observations) or steps_of(observations)
     if len(steps) < MIN_SAMPLED_STEPS:
         return None
     place = found.place(context)

@@ -91,6 +91,12 @@ class LocatedLoop(NamedTuple):
         number, known = self.known
         return (known if kind == HOST and one.first <= number <= one.last else kind), one.first
 
+    def with_epochs(self) -> LocatedLoop:
+        """Return the loop with what is made for all of its iterations, before it, as input."""
+        tree = _tree_of(self.code.co_filename)
+        made = source.made_before(tree, self.node, self.kinds) if tree is not None else []
+        return self._replace(kinds=[*self.kinds, *((one, INPUT_KIND) for one in made)])
+
     @property
     def lines(self) -> range:
         """Line numbers of the loop."""

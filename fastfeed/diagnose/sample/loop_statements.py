@@ -181,6 +181,23 @@ def classify(
     ]
 
 
+def made_before(
+    tree: ast.AST, loop: LoopNode, kinds: Sequence[tuple[Statement, str]]
+) -> list[Statement]:
+    """Return the statements before a loop, in the same block, that make what its input is made of:
+    in a function that trains an epoch they run once for each."""
+    names = ("body", "orelse", "finalbody")
+    blocks = (getattr(node, name, None) for node in ast.walk(tree) for name in names)
+    block = next((one for one in blocks if isinstance(one, list) and loop in one), [loop])
+    needed = frozenset(name for one, kind in kinds if kind == INPUT_KIND for name in one.reads)
+    made: list[Statement] = []
+    for one in reversed(list(_flat(block[: block.index(loop)]))):
+        if one.calls and one.writes & needed:
+            made.append(one)
+            needed |= one.reads
+    return made
+
+
 def _share(one: Statement, spent: Mapping[int, float]) -> float:
     return sum(share for line, share in spent.items() if one.first <= line <= one.last)
 

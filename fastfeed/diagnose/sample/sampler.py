@@ -28,7 +28,7 @@ from fastfeed.probes.machine_log import Machine, MachineLog
 from fastfeed.probes.places import Places
 from fastfeed.probes.procfs import DescriptorReader
 from fastfeed.probes.pyspy import PySpy, StackSamples
-from fastfeed.steps.timeline import Loop, Timeline
+from fastfeed.steps.timeline import Beats, Loop, Timeline
 
 INTERVAL_S, MAX_INTERVAL_S = 0.02, 0.25  # between two samples
 MAX_DUE = 25  # samples that one stands for at most: the machine may have been asleep
@@ -194,7 +194,7 @@ class Sampler:
             )
             return found
 
-    def sampled_loop(self, beats_of: Callable[[int], Sequence[float]]) -> Loop | None:
+    def sampled_loop(self, beats_of: Callable[[int], Beats]) -> Loop | None:
         """Return the loop of a script without hooks, if its steps can be told apart: by the beats
         of its thread, or by samples."""
         with self._mutex:

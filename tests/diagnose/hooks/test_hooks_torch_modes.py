@@ -103,10 +103,12 @@ def test_updates_of_the_busiest_optimiser_are_the_beats_of_a_thread(log: HookLog
         often.step()
         if number == 3:
             rarely.step()
-    beats = log.beats_of(threading.get_ident())
-    assert len(beats) == 5
-    assert beats == sorted(beats)
-    assert log.beats_of(0) == []
+    times, lines = log.beats_of(threading.get_ident())
+    first = test_updates_of_the_busiest_optimiser_are_the_beats_of_a_thread.__code__.co_firstlineno
+    assert len(times) == 5
+    assert times == sorted(times)
+    assert lines[0] == (__file__, first + 3)
+    assert log.beats_of(0) == ([], ())
 
 
 def test_lines_that_call_what_is_trained_belong_to_the_step(log: HookLog) -> None:

@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 
-from fastfeed.diagnose.sample.loop_statements import classify
+from fastfeed.diagnose.sample.copying import parsed as tree_of
+from fastfeed.diagnose.sample.loop_statements import classify, loops_in, made_before
 from tests.diagnose.looking import parsed
 
 LOOPS = {
@@ -193,3 +194,19 @@ def test_a_loop_without_a_step() -> None:
 def test_what_trains_a_model_is_a_step_whatever_its_name() -> None:
     loop = parsed("for i in range(9):\n    x = make(i)\n    p = encoder(x)\n    keep(p)\n")
     assert [kind for _, kind in classify(loop, {}, {3})] == ["host", "input", "step", "host"]
+
+
+def test_what_is_made_for_a_whole_epoch_before_its_loop_is_input() -> None:
+    tree = tree_of(
+        "def epoch(model, data):\n"
+        "    model = prepare(model)\n"
+        "    with timer():\n"
+        "        rows = sample(data)\n"
+        "    users = shuffle(rows)\n"
+        "    for x in minibatch(users):\n"
+        "        train(model, x)\n"
+    )
+    assert tree is not None
+    (loop,) = loops_in(tree, 1, last=9)
+    made = made_before(tree, loop, classify(loop, {}))
+    assert [one.first for one in made] == [5, 4]

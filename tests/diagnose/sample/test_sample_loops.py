@@ -15,7 +15,7 @@ from fastfeed.diagnose.sample.loop_parts import locate, loop_parts
 from fastfeed.diagnose.sample.sampler import Sampler
 from fastfeed.diagnose.sample.states import CORE
 from fastfeed.diagnose.sample.thread_samples import Sample, stack_of
-from fastfeed.steps.timeline import Timeline
+from fastfeed.steps.timeline import Beats, Timeline
 from tests.diagnose.looking import Recorder, attribution
 
 record = Recorder()
@@ -247,7 +247,7 @@ def test_what_a_script_does_before_its_loop_does_not_hide_it(samples: list[Sampl
     assert loop.where.endswith(f"test_sample_loops.py:{train.__code__.co_firstlineno + 1}")
     again = sampler.track_iterations(timeline)
     assert again is not None and again.tracks_same_loop(found)
-    assert sampler.sampled_loop(lambda thread: []) is not None
+    assert sampler.sampled_loop(lambda thread: Beats()) is not None
 
 
 def test_what_else_is_done_in_the_line_that_asks_is_input(samples: list[Sample]) -> None:

@@ -249,15 +249,14 @@ def has_internet_sockets(pid: int) -> bool:
 
 
 def tid_of(ident: int) -> int:
-    """Return the kernel's number of a thread that has Python frames now; 0 if unknown.
+    """Return the kernel's number of a thread; 0 if it is unknown, as that of one that is gone.
 
     `ident` is its threading.get_ident().
     """
     thread = threading._active.get(ident)  # type: ignore[attr-defined]
     if thread is not None and thread.native_id:
         return int(thread.native_id)
-    # The thread's descriptor exists in memory as long as the thread has frames.
-    return ctypes.c_int.from_address(ident + _offset()).value if _offset() >= 0 else 0
+    return _number_in("self", ident)
 
 
 def thread_name(ident: int) -> str:
@@ -272,13 +271,23 @@ def kernel_number(pid: int, ident: int) -> int:
     Before Python 3.11, `ident` is the number of the C library. Return `ident` itself if the number
     is unknown.
     """
-    if ident < MAX_TID or _offset() < 0:
-        return ident
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        memory.seek(ident + _offset())
-        found = int.from_bytes(memory.read(4), "little")
-        return found if os.path.exists(f"/proc/{pid}/task/{found}") else ident
-    return ident
+    found = _number_in(str(pid), ident) if ident >= MAX_TID else 0
+    return found if found and os.path.exists(f"/proc/{pid}/task/{found}") else ident
+
+
+def _number_in(process: str, ident: int) -> int:
+    """Return the kernel's number in the thread descriptor at an address; 0 if it cannot be read.
+
+    The kernel reads it: a thread may end at any moment, and its descriptor is memory no more.
+    """
+    if _offset() >= 0:
+        with (
+            contextlib.suppress(OSError, OverflowError),
+            open(f"/proc/{process}/mem", "rb", buffering=0) as memory,
+        ):
+            memory.seek(ident + _offset())
+            return int.from_bytes(memory.read(4), "little")
+    return 0
 
 
 @cache

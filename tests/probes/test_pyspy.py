@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import subprocess
@@ -284,3 +285,24 @@ def test_the_kernel_s_number_of_a_thread_that_only_the_c_library_knows() -> None
     assert procfs.kernel_number(os.getpid(), 4711) == 4711, "py-spy knows it"
     assert procfs.kernel_number(os.getpid(), 2**40) == 2**40, "nothing is there"
     assert procfs.kernel_number(2**22 - 1, 2**40) == 2**40, "nor that process"
+
+
+def test_a_thread_that_is_gone_has_no_number() -> None:
+    """Its descriptor may be no memory any more: reading it must not end the process."""
+    assert procfs.tid_of(2**40) == 0, "nothing is there"
+    assert procfs.tid_of(2**70) == 0
+
+
+def test_a_thread_that_python_does_not_know_has_its_number() -> None:
+    found: list[tuple[int, int]] = []
+    lock = threading.Lock()
+    lock.acquire()
+
+    def look() -> None:
+        found.append((threading.get_native_id(), procfs.tid_of(threading.get_ident())))
+        lock.release()
+
+    _thread.start_new_thread(look, ())
+    assert lock.acquire(timeout=10)
+    ((number, told),) = found
+    assert told == number

@@ -52,12 +52,13 @@ class _Modes:
         if self._forward is not None:
             self._forward.remove()
 
-    def _see_call(self, model: Any, inputs: Any, output: Any) -> None:
-        """Note the lines of the user's that call a model whose results are trained."""
+    def _see_call(self, *call: Any) -> None:
+        """Note the lines of the user's that call a model whose results are trained: `call` is the
+        model, its inputs and its output."""
         self._calls += 1
         if self._calls > SEEN_CALLS or not self._log.active:
             self.remove()
-        elif _is_trained(output):
+        elif _is_trained(call[2]):
             self._log.step_lines |= set(_users_lines())
 
     def wrap_train(self, original: Any) -> Any:

@@ -94,8 +94,9 @@ class LocatedLoop(NamedTuple):
     def with_epochs(self) -> LocatedLoop:
         """Return the loop with what is made for all of its iterations, before it, as input."""
         tree = _tree_of(self.code.co_filename)
-        made = source.made_before(tree, self.node, self.kinds) if tree is not None else []
-        return self._replace(kinds=[*self.kinds, *((one, INPUT_KIND) for one in made)])
+        made = source.made_before(tree, self.node, kinds=self.kinds) if tree is not None else []
+        kinds = [*self.kinds, *((one, INPUT_KIND) for one in made)]
+        return LocatedLoop(self.code, self.node, kinds, self.known)
 
     @property
     def lines(self) -> range:
@@ -300,7 +301,9 @@ def _locate_in(
         return sum(n for at, n in spent.items() if loop.lineno <= at <= source.last_line(loop))
 
     around = [
-        (loop, source.classify(loop, spent, trained)) for loop in loops if inside(loop) >= least
+        (loop, source.classify(loop, spent, trained=trained))
+        for loop in loops
+        if inside(loop) >= least
     ]
     around.reverse()
     # one without input, and without a step that has a name, may be a part of the step around it
@@ -328,7 +331,7 @@ def _of_batches(
     steps = [one for one, kind in kinds if kind == STEP]
     inner = source.loops_in(loop, loop.lineno + 1, last=source.last_line(loop))
     for one in inner if steps else ():
-        found = source.classify(one, spent, trained)
+        found = source.classify(one, spent, trained=trained)
         if any(kind == INPUT_KIND for _, kind in found) and all(
             one.lineno < step.first <= source.last_line(one) for step in steps
         ):

@@ -149,7 +149,7 @@ def is_step(name: str) -> bool:
 
 
 def classify(
-    loop: LoopNode, spent: Mapping[int, float], trained: Set[int] = frozenset()
+    loop: LoopNode, spent: Mapping[int, float], *, trained: Set[int] = frozenset()
 ) -> list[tuple[Statement, str]]:
     """Return each statement with INPUT, STEP or HOST; [] if there is no step.
 
@@ -182,7 +182,7 @@ def classify(
 
 
 def made_before(
-    tree: ast.AST, loop: LoopNode, kinds: Sequence[tuple[Statement, str]]
+    tree: ast.AST, loop: LoopNode, *, kinds: Sequence[tuple[Statement, str]]
 ) -> list[Statement]:
     """Return the statements before a loop, in the same block, that make what its input is made of:
     in a function that trains an epoch they run once for each."""

@@ -193,7 +193,12 @@ def test_a_loop_without_a_step() -> None:
 
 def test_what_trains_a_model_is_a_step_whatever_its_name() -> None:
     loop = parsed("for i in range(9):\n    x = make(i)\n    p = encoder(x)\n    keep(p)\n")
-    assert [kind for _, kind in classify(loop, {}, {3})] == ["host", "input", "step", "host"]
+    assert [kind for _, kind in classify(loop, {}, trained={3})] == [
+        "host",
+        "input",
+        "step",
+        "host",
+    ]
 
 
 def test_what_is_made_for_a_whole_epoch_before_its_loop_is_input() -> None:
@@ -208,5 +213,5 @@ def test_what_is_made_for_a_whole_epoch_before_its_loop_is_input() -> None:
     )
     assert tree is not None
     (loop,) = loops_in(tree, 1, last=9)
-    made = made_before(tree, loop, classify(loop, {}))
+    made = made_before(tree, loop, kinds=classify(loop, {}))
     assert [one.first for one in made] == [5, 4]

@@ -15,7 +15,7 @@ from fastfeed.steps.timeline import Beats, Loop, Mark, Step, Timeline
 
 # maximum number of loops that are told apart by objects which a script may create without end
 MAX_LOOPS = 256
-MAX_BEATS = 20_000  # updates of an optimiser that are kept
+MAX_BEATS = 20_000  # updates of an optimizer that are kept
 
 
 class HookLog(StepLog):
@@ -36,7 +36,7 @@ class HookLog(StepLog):
         # threads whose input comes from other threads or processes
         self.elsewhere: set[int] = set()
         self.ours: set[int] = set()  # threads of the diagnosis itself
-        # By thread and optimiser: its updates, of which most loops make one in each iteration, and
+        # By thread and optimizer: its updates, of which most loops make one in each iteration, and
         # the lines that lead to them.
         self._beats: dict[tuple[int, int], tuple[list[float], tuple[tuple[str, int], ...]]] = {}
         # Files and lines of the user's in which a model computes what is trained.
@@ -97,10 +97,10 @@ class HookLog(StepLog):
         """Return the loop of this key, which is `loop` if the key is new."""
         return self.timeline.loops.setdefault(key, loop)
 
-    def add_beat(self, optimiser: int, lines: Callable[[], tuple[tuple[str, int], ...]]) -> None:
-        """Record that an optimiser, by its id, has updated its variables on this thread. The first
+    def add_beat(self, optimizer: int, lines: Callable[[], tuple[tuple[str, int], ...]]) -> None:
+        """Record that an optimizer, by its id, has updated its variables on this thread. The first
         time, `lines` returns the files and lines of the user's that lead to it."""
-        key = get_ident(), optimiser
+        key = get_ident(), optimizer
         if key not in self._beats:
             self._beats[key] = [], lines()
         times, _ = self._beats[key]
@@ -109,7 +109,7 @@ class HookLog(StepLog):
             del times[: MAX_BEATS // 2]
 
     def beats_of(self, thread: int) -> Beats:
-        """Return the updates of the optimiser that is busiest on a thread."""
+        """Return the updates of the optimizer that is busiest on a thread."""
         found = [beats for (owner, _), beats in list(self._beats.items()) if owner == thread]
         times, lines = max(found, key=lambda beats: len(beats[0]), default=([], ()))
         return Beats(times[:], lines)

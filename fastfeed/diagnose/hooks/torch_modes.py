@@ -1,5 +1,5 @@
 """Hook of `model.eval()` and `model.train()`, between which an evaluation runs, and of the steps of
-optimisers."""
+optimizers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEN_CALLS = 500  # calls of models and their parts from which the lines of the 
 
 
 def install(module: Any, log: HookLog) -> Undo:
-    """Observe the modes of models, and the steps of optimisers: who steps does not evaluate."""
+    """Observe the modes of models, and the steps of optimizers: who steps does not evaluate."""
     modes = _Modes(log)
     kind = sys.modules["torch.nn.modules.module"].Module
     handle = module.register_optimizer_step_post_hook(modes.end_all)
@@ -37,11 +37,11 @@ class _Modes:
         self._calls = 0  # of models that were looked at
         self._forward: Any = None  # the hook of their calls, while it is installed
 
-    def end_all(self, optimiser: Any, *args: Any, **kwargs: Any) -> None:
+    def end_all(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """A model is trained, in whatever mode the models are."""
         self._begun.clear()
         if self._log.active:
-            self._log.add_beat(id(optimiser), _users_lines)
+            self._log.add_beat(id(optimizer), _users_lines)
             if not self._calls:  # a few iterations tell it; the hook costs some microseconds a call
                 self._calls = 1
                 modules = sys.modules["torch.nn.modules.module"]
@@ -58,8 +58,12 @@ class _Modes:
         self._calls += 1
         if self._calls > SEEN_CALLS or not self._log.active:
             self.remove()
-        elif _is_trained(call[2]):
-            self._log.step_lines |= set(_users_lines())
+            return
+        try:
+            if _is_trained(call[2]):
+                self._log.step_lines |= set(_users_lines())
+        except Exception as error:  # an output of the user's own kind
+            self._log.failed("the lines of a step", error)
 
     def wrap_train(self, original: Any) -> Any:
         """Wrap the call that sets the mode."""

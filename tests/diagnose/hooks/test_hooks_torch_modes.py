@@ -97,14 +97,14 @@ def test_a_model_without_a_hash_is_left_alone(log: HookLog) -> None:
     assert "the mode of a model" in " ".join(log.missing)
 
 
-def test_updates_of_the_busiest_optimiser_are_the_beats_of_a_thread(log: HookLog) -> None:
+def test_updates_of_the_busiest_optimizer_are_the_beats_of_a_thread(log: HookLog) -> None:
     (_, often), (_, rarely) = model(), model()
     for number in range(5):
         often.step()
         if number == 3:
             rarely.step()
     times, lines = log.beats_of(threading.get_ident())
-    first = test_updates_of_the_busiest_optimiser_are_the_beats_of_a_thread.__code__.co_firstlineno
+    first = test_updates_of_the_busiest_optimizer_are_the_beats_of_a_thread.__code__.co_firstlineno
     assert len(times) == 5
     assert times == sorted(times)
     assert lines[0] == (__file__, first + 3)
@@ -134,3 +134,19 @@ def test_calls_of_models_are_looked_at_for_a_short_time(log: HookLog) -> None:
     for _ in range(torch_modes.SEEN_CALLS):
         net(torch.ones(4, 2))
     assert not hooks
+
+
+def test_a_model_whose_output_cannot_be_asked_still_runs(log: HookLog) -> None:
+    class Odd:
+        @property
+        def requires_grad(self) -> bool:
+            raise RuntimeError("not to be asked")
+
+    class Net(torch.nn.Module):
+        def forward(self) -> Odd:
+            return Odd()
+
+    model()[1].step()
+    assert isinstance(Net()(), Odd)
+    assert "the lines of a step" in " ".join(log.missing)
+    assert not log.step_lines

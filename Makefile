@@ -3,7 +3,7 @@
 #   TF=tensorflow-cpu   or tensorflow
 #   PYTHON=python3.12   the interpreter that .venv is made with, 3.10 to 3.13
 # TORCH= (nothing) leaves PyTorch out, whose tests then are skipped: where the index has no CPU build it is gigabytes.
-EXTRAS := jax,opencv,dali,metrics,plot,examples,recipes,test,dev
+EXTRAS := jax,opencv,dali,metrics,plot,examples,recipes,test,docs,dev
 TORCH ?= torch==2.13.0
 STAMP := .venv/.installed
 
@@ -25,10 +25,10 @@ ifeq ($(filter tensorflow tensorflow-cpu,$(TF)),)
 $(error TF=$(TF) is not a choice; take TF=tensorflow or TF=tensorflow-cpu)
 endif
 
-.PHONY: help bench test test-all explore check clean FORCE
+.PHONY: help bench test test-all explore check bench-check figures docs docs-serve dist clean FORCE
 
 help:  ## show this list (default)
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo "options:    TF=tensorflow, PYTHON=python3.12, TORCH=, EXPLORE_MINUTES=, ARGS='arguments for fastfeed bench or pytest'"
 
 bench: ARGS ?= --threads 1,4,8 --output build/bench
@@ -54,6 +54,23 @@ check: $(STAMP)  ## lint, format, types and the shape of the code
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy --strict fastfeed/
 	.venv/bin/python -m pytest -q tests/test_shape.py
+
+# Ratios to yardsticks of the same run; the reference is bench/results/check.json.
+CHECK_SECONDS ?= 600
+bench-check: $(STAMP)  ## compare the speed with the committed reference for CHECK_SECONDS=600; fail if more than 15 % is lost
+	.venv/bin/python -m bench.check --seconds $(CHECK_SECONDS)
+
+figures: $(STAMP)  ## write the tables and pictures of README and docs from the JSON in bench/results
+	.venv/bin/python -m bench.figures
+
+docs: $(STAMP)  ## build the site in build/site
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. .venv/bin/mkdocs build --strict --quiet
+
+docs-serve: $(STAMP)  ## build the site, and show it at 127.0.0.1:8000 while it is written
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. .venv/bin/mkdocs serve --livereload
+
+dist: $(STAMP)  ## build the sdist and the wheel in dist, and try them in a clean environment
+	.ci/distribution dist .venv/bin/python
 
 clean:  ## remove results and caches; .venv stays (rm -rf .venv to start afresh)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

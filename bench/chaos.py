@@ -26,13 +26,15 @@ from fastfeed import FeedRunner
 STALL_S = 2.0  # the promise
 LONG_S = 20.0
 AUDIT_S = 20.0  # a sum that is wrong for so long stays so
+LOAD_S, LOADS_S = 6.0, (0.0, 0.0002, 0.001, 0.005)
 HELD = 5  # batches that the consumer keeps, as a training loop does
 
 
 @dataclass(frozen=True)
 class Plan:
     """A chaos run: the workers to kill, how often, and over which feed; every `resize_every` kills
-    the feed gets another number of workers."""
+    the feed gets another number of workers. With `auto` the runner changes it itself, and the step
+    takes another time every LOAD_S."""
 
     kills: int
     processes: int = 2
@@ -42,6 +44,7 @@ class Plan:
     order: str = "kept"
     mean_s: float = 0.08
     resize_every: int = 0
+    auto: bool = False
     seed: int = 0
 
 
@@ -138,6 +141,7 @@ class Killer:
             whole = (
                 plan.vary
                 or plan.resize_every
+                or plan.auto
                 or (
                     slots.all % self._per_worker == 0
                     and slots.all <= plan.processes * self._per_worker
@@ -180,7 +184,7 @@ def run(plan: Plan, *, source: Any = None) -> Outcome:
     options = {"records": False} if source is None else {}
     runner = FeedRunner(
         source or Stamped(10**9, plan.width, plan.vary),
-        processes=plan.processes,
+        processes="auto" if plan.auto else plan.processes,
         threads=plan.threads,
         order=plan.order,
         pad=0 if plan.vary else None,
@@ -194,6 +198,7 @@ def run(plan: Plan, *, source: Any = None) -> Outcome:
         _consume(runner, outcome, killer)
         state = runner.snapshot()
         outcome.set_aside, outcome.copied = state.set_aside, state.consumed.copied
+        outcome.resizes += len(runner.tuning())
         outcome.seconds = time.perf_counter() - began
     return outcome
 
@@ -201,7 +206,7 @@ def run(plan: Plan, *, source: Any = None) -> Outcome:
 def _consume(runner: FeedRunner, outcome: Outcome, killer: Killer) -> None:
     held: deque[dict[str, Any]] = deque(maxlen=HELD)
     early: Footprint | None = None
-    stream = iter(runner)
+    stream, loads, load_s, until_s = iter(runner), random.Random(outcome.plan.seed), 0.0, 0.0
     # it goes on after the last death
     while not killer.over.is_set() or outcome.ledger.batches <= outcome.plan.kills:
         since = time.perf_counter()
@@ -212,6 +217,10 @@ def _consume(runner: FeedRunner, outcome: Outcome, killer: Killer) -> None:
             # as late as can be: a slot that was lent twice would have changed by now
             outcome.ledger.take(held[0])
         held.append(batch)
+        if outcome.plan.auto and since > until_s:
+            load_s, until_s = loads.choice(LOADS_S), since + LOAD_S
+        if load_s:
+            time.sleep(load_s)
         if early is None and outcome.kills * 10 >= outcome.plan.kills:
             early = Footprint.soon(max)
     outcome.at_end = Footprint.soon(min)
@@ -242,6 +251,9 @@ def main() -> int:
     parser.add_argument("--mean-s", type=float, default=0.08, help="mean time between two kills")
     parser.add_argument(
         "--resize-every", type=int, default=0, help="kills after which the number changes"
+    )
+    parser.add_argument(
+        "--auto", action="store_true", help="the runner chooses the number; the step varies"
     )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()

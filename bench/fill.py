@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,21 @@ def machine(document: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
+def kinds(text: str) -> list[str]:
+    """The documents whose tables the page has."""
+    return re.findall(r"<!-- (\w+): machine -->", text)
+
+
+def fill_page(paths: Iterable[Path]) -> None:
+    """Write the tables of these documents into the page."""
     text = PAGE.read_text()
-    for path in sys.argv[1:]:
-        text = fill(text, read(Path(path)))
+    for path in paths:
+        text = fill(text, read(path))
     PAGE.write_text(text)
+
+
+def main() -> None:
+    fill_page(map(Path, sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,9 @@ if ! ls "$photos"/*.jpg >/dev/null 2>&1; then
     "$PYTHON" -m bench.made_photos "$photos"
 fi
 
+executors=producers
+has nvidia.dali && executors=producers,dali-cpu,dali-gpu
+
 failed=()
 part() { # NAME COMMAND...: its output goes to a file, too
     local name=$1
@@ -48,10 +51,10 @@ part checks "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider tests
 if has keras; then
     part mnist bench --consumer mnist-keras --threads 1,4,8 --output "$out/mnist"
     part resnet bench --workload "photos:$photos" --consumer resnet50 --batch-size 64 --threads 2,8,16 \
-        --augment standard --augment-on producers,dali-gpu --output "$out/resnet"
+        --augment standard --augment-on "${executors/dali-cpu,/}" --output "$out/resnet"
 fi
 part augment bench --workload "photos:$photos" --consumer none --batch-size 64 --threads 1,4,8,16 \
-    --augment standard --augment-on producers,dali-cpu,dali-gpu --output "$out/augment"
+    --augment standard --augment-on "$executors" --output "$out/augment"
 if has torch; then part gap "$PYTHON" -m bench.device_gap; fi
 part photos "$PYTHON" -m bench.photos --gpu --photos "$photos" --workers 4 16 --seconds "$seconds" --output "$out/photos"
 

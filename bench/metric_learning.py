@@ -26,8 +26,10 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
-from metric_images import TRAINING, TURNS, load
+from metric_data import load
+from metric_images import TURNS, Look
 
+TRAINING = Look(turn=15, zoom=(0.85, 1.25), shift=0.1, light=0.4)  # of all images
 SIDE, PAIRS, WORKERS = 32, 64, 2
 ACCELERATOR_S = 0.025  # of a step: 2,560 pairs/s
 WARM_UP = 8  # batches: more than wait ready
@@ -164,12 +166,14 @@ def rate(step: Callable[[Any], object], batches: Batches, *, seconds: float) -> 
 def one_run(name: str, seconds: float, *, workers: int) -> dict[str, float]:
     """Return the pairs/s of one loader: alone, of each step alone, and of both together."""
     train, _, _ = load(None, side=SIDE, colour=False, held_out=None)
+    train = train.seen(TRAINING, turned=True)
     found: dict[str, float] = {}
     with ExitStack() as stack:
         batches = LOADERS[name](train, stack, workers=workers)
         ready = itertools.repeat(next(batches).copy())
         found["source"] = rate(lambda _: None, batches, seconds=seconds)
-        from metric_learning import build, keras, step_of
+        import keras
+        from metric_model import build, step_of
 
         trained = step_of(build("cnn", train), keras.optimizers.Adam())
         steps = {

@@ -111,7 +111,13 @@ def forever(cell: dict[str, Any]) -> dict[str, float]:
             seen.clear()
 
 
-MEASURES = {f.__name__: f for f in (rate, memcpy, step, shuffled, sinks, start, forever)}
+def one_run(cell: dict[str, Any]) -> dict[str, Any]:
+    from bench.trainings.training import one_run as measure
+
+    return measure(cell)
+
+
+MEASURES = {f.__name__: f for f in (one_run, rate, memcpy, step, shuffled, sinks, start, forever)}
 MEASURES |= dict.fromkeys(("gap", "tail", "resume"), streams)
 MEASURES |= dict.fromkeys(("once", "cost", "slow"), data_parallel)
 

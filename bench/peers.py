@@ -48,7 +48,11 @@ class Peer:
                 return package, importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError:
                 continue
-        return None
+        if "fastfeed" not in self.packages:
+            return None
+        from fastfeed import __version__  # of a checkout that nobody installed
+
+        return "fastfeed", __version__
 
     @property
     def installed(self) -> bool:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from typing import Any
 
 import numpy as np
-from local_cluster import LocalCluster, RankDied, check_rank, free_addresses, parsed
+from cluster_options import check_rank, parsed
+from fault_injection import die
+from local_cluster import LocalCluster, RankDied, free_addresses
 
 from fastfeed import FeedRunner, OptionError, Shard
 from fastfeed.benchmark import digits
@@ -90,7 +91,7 @@ def train(runner: FeedRunner, data: Any, args: argparse.Namespace) -> None:
         for done, (images, labels) in enumerate(batches, start=1):
             layers = step(layers, images, labels)
             if jax.process_index() == args.die and done == 3:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
         layers = jax.block_until_ready(layers)
         per_second = done * args.batch_size * args.processes / (time.perf_counter() - start)
         here = jax.tree.map(lambda value: value.addressable_data(0), layers)

@@ -6,9 +6,7 @@ after a moment in which they may report it, and no process outlives the one that
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import importlib.util
 import multiprocessing
 import os
 import signal
@@ -17,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 REPORT_S = 45.0  # for the others to notice a death themselves: frameworks take 10 to 30 s
@@ -27,30 +24,6 @@ SPAWN = multiprocessing.get_context("spawn")  # a fork of a process with TensorF
 
 class RankDied(Exception):
     """A process of the cluster ended with an error, or did not end in time."""
-
-
-def parsed(parser: argparse.ArgumentParser, **least: float) -> argparse.Namespace:
-    """Return the arguments. End the program with one line if one is below its `least` value, or if
-    a picture cannot be drawn, which would show only after the training."""
-    args = parser.parse_args()
-    for name, value in least.items():
-        given = getattr(args, name)
-        if given is not None and not given >= value:
-            parser.error(f"--{name.replace('_', '-')} {given}: must be {value:g} or more")
-    if args.data is not None and not Path(args.data).exists():
-        parser.error(f"--data {args.data}: does not exist")
-    if picture := getattr(args, "plot", None):
-        if not Path(picture).parent.is_dir():
-            parser.error(f"--plot {picture}: the folder does not exist")
-        if importlib.util.find_spec("matplotlib") is None:
-            parser.error("--plot needs matplotlib: pip install matplotlib")
-    return args
-
-
-def check_rank(parser: argparse.ArgumentParser, args: argparse.Namespace, world: int) -> None:
-    """End the program with one line if --die names none of `world` ranks."""
-    if args.die is not None and not 0 <= args.die < world:
-        parser.error(f"--die {args.die}: must be one of the {world} that start, 0 to {world - 1}")
 
 
 def free_addresses(count: int) -> list[str]:

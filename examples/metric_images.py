@@ -1,23 +1,13 @@
-"""Images for examples/metric_learning.py: Omniglot, a folder of class folders, or scikit-learn's
-digits; and how an image is taken: as in the shop, as in the street, or varied for the training.
-"""
+"""Images of metric_learning.py, and how they are taken: in the shop, or in the street."""
 
 import math
-import os
-import zipfile
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
 import numpy as np
-from tqdm import tqdm
 
-from fastfeed.benchmark.digits import enlarge
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-OMNIGLOT = ("omniglot_small1.zip", "omniglot_small2.zip")
 TURNS = 8  # the symmetries of a square: quarter turns, each also mirrored
 cv2.setNumThreads(1)  # the producers are the threads
 
@@ -57,12 +47,12 @@ class Look:
 
 SHOP = Look()  # the whole image, upright, in even light
 STREET = Look(turn=20, zoom=(1.0, 1.3), shift=0.1, light=0.4)
-TRAINING = Look(turn=15, zoom=(0.85, 1.25), shift=0.1, light=0.4)
 
 
 @dataclass(frozen=True)
 class Images:
-    """Encoded images, or paths of their files, by index, and the name of each one's class.
+    """Encoded images, or paths of their files, by index, the name of each one's class, and its
+    domain: was it taken in the street?
 
     An image becomes (side, side, channels) uint8. With `turned`, a drawing that is turned by a
     quarter or mirrored counts as one of another class: right for letters, wrong for photographs.
@@ -70,9 +60,10 @@ class Images:
 
     files: list
     names: list
+    street: list
     side: int = 32
     channels: int = 1
-    look: Look = SHOP
+    looks: tuple[Look, Look] = (SHOP, STREET)  # of the shop, of the street
     turned: bool = False
 
     def __len__(self):
@@ -84,10 +75,18 @@ class Images:
         classes = np.unique(self.names, return_inverse=True)[1]
         return (classes[:, None] * TURNS + np.arange(TURNS)).ravel() if self.turned else classes
 
+    @property
+    def anchors(self):
+        """Whether each record was taken in the street: it is the anchor of its pair."""
+        return np.repeat(np.array(self.street, bool), TURNS if self.turned else 1)
+
     def __getitem__(self, number):
         """Return the pixels of an image, and how it is to be turned."""
         number, turn = divmod(number, TURNS) if self.turned else (number, 0)
         return decoded(self.files[number], self.channels), turn
+
+    def look(self, number):
+        return self.looks[self.street[number // (TURNS if self.turned else 1)]]
 
     def render(self, numbers, worker):
         """Return a batch (n, side, side, channels) of the images with these numbers.
@@ -98,7 +97,7 @@ class Images:
         draws = worker.rng.uniform(-1, 1, (len(numbers), 5)).tolist()
         return np.stack(
             [
-                self.look.of(*self[number], own, side=self.side)
+                self.look(number).of(*self[number], own, side=self.side)
                 for number, own in zip(numbers.tolist(), draws, strict=True)
             ]
         )
@@ -108,13 +107,24 @@ class Images:
         return SHOP.of(*self[int(number)], [0] * 5, side=self.side)
 
     def seen(self, look, turned=False):
-        """Return the same images with another look."""
-        return replace(self, look=look, turned=turned)
+        """Return the same images, all with one look."""
+        return replace(self, looks=(look, look), turned=turned)
 
     def chosen(self, numbers):
         """Return some of the images."""
-        files, names = ([part[n] for n in numbers] for part in (self.files, self.names))
-        return replace(self, files=files, names=names)
+        parts = (self.files, self.names, self.street)
+        files, names, street = ([part[n] for n in numbers] for part in parts)
+        return replace(self, files=files, names=names, street=street)
+
+
+def in_the_street(names):
+    """Return the domain of each image by the names of their classes: every other one of a class is
+    taken in the street, from its first one on, and the others in the shop."""
+    seen, street = Counter(), []
+    for name in names:
+        street.append(seen[name] % 2 == 0)
+        seen[name] += 1
+    return street
 
 
 def shrunken(image, side):
@@ -138,98 +148,3 @@ def decoded(file, channels):
         name = "" if isinstance(file, bytes) else f" in {file}"
         raise ValueError(f"no image, or a damaged one{name}")
     return image
-
-
-def load(path, *, side, colour, held_out):
-    """Return the images to train on, those of classes held out, and a sentence about them.
-
-    `path` is a folder of class folders, or one with Omniglot's small zips; None: $FASTFEED_DATA, or
-    the digits. Unreadable images are named and left out before pairs are drawn: a pair cannot do
-    without one of its two. So are classes that have a single image.
-    """
-    folder = Path(path or os.environ.get("FASTFEED_DATA") or ".").expanduser()
-    zips = [folder / name for name in OMNIGLOT if (folder / name).is_file()]
-    drawings = bool(zips) or path is None
-    channels = 1 if drawings and not colour else 3
-    if zips:
-        found, origin = omniglot(zips), f"Omniglot, {len(zips)} of its small sets"
-    elif drawings:
-        found, origin = digits(), "scikit-learn's digits"
-    else:
-        files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in SUFFIXES]
-        found, origin = {str(f.relative_to(folder)): str(f) for f in files}, str(folder)
-    found = paired(readable(found, channels))
-    names = [name.rpartition("/")[0] for name in found]
-    groups = held_out or last_groups(set(names))
-    held = [any(f"{name}/".startswith(f"{group}/") for group in groups) for name in names]
-    images = Images(list(found.values()), names, side, channels)
-    train, test = (images.chosen(np.flatnonzero(np.equal(held, part))) for part in (False, True))
-    counts = [f"{len(part)} images of {len(set(part.names))} classes" for part in (train, test)]
-    said = f"{origin}: {counts[0]} to train on; held out: {', '.join(groups)} ({counts[1]})"
-    if min(len(set(part.names)) for part in (train, test)) < 2:
-        raise SystemExit(f"{said}; two classes are needed in each part")
-    # a letter that is turned by a quarter is another letter, a shirt is not
-    return train.seen(TRAINING, turned=drawings), test, said
-
-
-def omniglot(zips):
-    """Return the PNG of each drawing by alphabet/character/drawing. The small sets share two
-    alphabets, which come once."""
-    found = {}
-    for path in zips:
-        with zipfile.ZipFile(path) as opened:
-            drawings = [name for name in opened.namelist() if name.endswith(".png")]
-            found |= {name.partition("/")[2]: opened.read(name) for name in drawings}
-    return found
-
-
-def digits():
-    """Return the PNG of each of scikit-learn's 1,797 digits, as digit/number."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    images = enlarge(pixels.reshape(-1, 8, 8), full=16)
-    return {
-        f"{label}/{number}.png": cv2.imencode(".png", image)[1].tobytes()
-        for number, (image, label) in enumerate(zip(images, labels, strict=True))
-    }
-
-
-def readable(found, channels):
-    """Return the images that can be decoded, and name the others."""
-
-    def opens(file):
-        try:
-            decoded(file, channels)
-        except (OSError, ValueError):
-            return False
-        return True
-
-    with ThreadPoolExecutor() as pool:
-        checks = pool.map(opens, found.values())
-        good = list(tqdm(checks, "checking", len(found), unit=" images", leave=False))
-    report("unreadable images", [name for name, fine in zip(found, good, strict=True) if not fine])
-    return {name: found[name] for name, fine in zip(found, good, strict=True) if fine}
-
-
-def paired(found):
-    """Return the images of classes with two images or more, and name the other classes."""
-    count = Counter(name.rpartition("/")[0] for name in found)
-    report("classes of one image", [name for name, images in count.items() if images == 1])
-    return {name: file for name, file in found.items() if count[name.rpartition("/")[0]] > 1}
-
-
-def report(what, names):
-    if names:
-        more = ", ..." if len(names) > 3 else ""
-        print(f"left out: {len(names)} {what}: {', '.join(names[:3])}{more}")
-
-
-def last_groups(classes):
-    """Return the last groups (alphabets, or classes where there are no groups) by name, which have
-    a quarter of the classes or more, and 64 if there are enough: as many as an evaluation needs."""
-    groups = sorted({name.partition("/")[0] for name in classes})
-    needed, held = max(len(classes) // 4, min(64, 2 * len(classes) // 5)), []
-    while groups and sum(name.partition("/")[0] in held for name in classes) < needed:
-        held.insert(0, groups.pop())
-    return held

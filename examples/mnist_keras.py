@@ -8,7 +8,6 @@ Every epoch has each record exactly once: each producer yields its share, and th
 epochs apart.
 """
 
-import argparse
 import math
 import sys
 import time
@@ -16,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 import tensorflow as tf
+from mnist_options import options
 from tqdm import tqdm
 
 from fastfeed import FeedRunner, MissingExtra, OptionError
@@ -23,7 +23,7 @@ from fastfeed.benchmark import cnn_keras, digits
 
 
 def main():
-    args = options()
+    args = options(__doc__)
     data = digits.load(args.data)
     print(data.origin)
     model = cnn_keras.model(data.x_train.shape[1:])
@@ -83,27 +83,6 @@ def record(writer, step, **values):
         with writer.as_default(step):
             for tag, value in values.items():
                 tf.summary.scalar(tag, value)
-
-
-def options():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--threads", type=int, default=4, help="producer threads (4)")
-    parser.add_argument(
-        "--sleep", type=float, default=0.0, help="seconds of pretend preprocessing per batch (0)"
-    )
-    parser.add_argument("--epochs", type=int, default=10, help="passes over the training set (10)")
-    parser.add_argument("--batch-size", type=int, default=32, help="records of one step (32)")
-    parser.add_argument("--data", help="mnist.npz or its folder (the digits that this machine has)")
-    parser.add_argument("--logdir", help="folder for TensorBoard (no summaries)")
-    parser.add_argument(
-        "--steps", type=int, default=sys.maxsize, help="stop after so many steps (all)"
-    )
-    args = parser.parse_args()
-    if not (args.sleep >= 0 and args.steps >= 1):
-        parser.error("--sleep must be 0 or more, and --steps 1 or more")
-    return args
 
 
 if __name__ == "__main__":

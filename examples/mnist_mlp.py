@@ -25,8 +25,8 @@ def flop_per_sample() -> int:
     """Return the FLOP of a training step for one sample.
 
     89,400 weights: 178,800 forwards, 178,800 for their gradients and 22,000 for those of the
-    hidden layers, together 379,600. (The report that this example follows says about 0.75 million,
-    and not what it counts; that is nearly twice as many.)
+    hidden layers, together 379,600. (A report of such a training says about 0.75 million, and not
+    what it counts; that is nearly twice as many.)
     """
     weights = [rows * columns for rows, columns in pairwise(SIZES)]
     forward, to_weights, to_inputs = 2 * sum(weights), 2 * sum(weights), 2 * sum(weights[1:])

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from local_cluster import check_rank, parsed
+from cluster_options import check_rank, parsed
+from fault_injection import die
 from torch.nn.parallel import DistributedDataParallel
+from torch_checkpoints import load, save
 
 from fastfeed import FeedRunner, OptionError, Shard, StateError
 from fastfeed.benchmark import digits
@@ -71,7 +71,7 @@ def train(rank: int, world: int, args: argparse.Namespace) -> None:
         steps = len(batches)
         rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / world, total_iters=steps)
         parts = {"model": net, "optimizer": optimizer, "rise": rise}
-        first = load(args, rank, world, parts={**parts, "feed": runner}) if args.resume else 0
+        first = load(args.save, rank, world, parts={**parts, "feed": runner}) if args.resume else 0
         for epoch in range(first, args.epochs):
             start = time.perf_counter()
             for done, (images, labels) in enumerate(batches, start=1):
@@ -81,7 +81,7 @@ def train(rank: int, world: int, args: argparse.Namespace) -> None:
                 optimizer.step()
                 rise.step()
                 if rank == args.die and epoch == 1 and done == 3:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    die()
             if args.save:
                 save(args.save, rank, world, parts={**parts, "feed": runner}, epoch=epoch + 1)
             if rank == 0:
@@ -93,34 +93,6 @@ def train(rank: int, world: int, args: argparse.Namespace) -> None:
                     f"records/s, test accuracy {(found == data.y_test).mean():.4f}",
                     flush=True,
                 )
-
-
-def state_file(folder: Path, rank: int, world: int) -> Path:
-    return folder / f"rank-{rank}-of-{world}.pt"
-
-
-def save(folder: Path, rank: int, world: int, *, parts: dict[str, Any], epoch: int) -> None:
-    """Write this rank's file: its model, which all have alike, and the place in its own stream."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = state_file(folder, rank, world)
-    states = {name: part.state_dict() for name, part in parts.items()}
-    torch.save({**states, "epoch": epoch}, new := file.with_suffix(".new"))
-    new.replace(file)  # after a crash there is the old one or the new one
-    dist.barrier()  # all ranks have the same epoch
-
-
-def load(args: argparse.Namespace, rank: int, world: int, *, parts: dict[str, Any]) -> int:
-    """Restore this rank; return the epoch to go on with."""
-    file = state_file(args.save, rank, world)
-    if not file.exists():
-        raise StateError(
-            f"{file} does not exist: resume with as many ranks as have saved. Any number may go on "
-            'with the states of all ranks where the order is not promised, order="any"'
-        )
-    saved = torch.load(file)
-    for name, part in parts.items():
-        part.load_state_dict(saved[name])
-    return int(saved["epoch"])
 
 
 def options() -> argparse.Namespace:

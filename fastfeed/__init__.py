@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from fastfeed.core.stats import Snapshot
     from fastfeed.core.worker import Worker
     from fastfeed.diagnose.run.block import BlockDiagnosis
-    from fastfeed.mix import Mix
-    from fastfeed.options import Cache, FeedOptions, Pad, Remote, Shard, Shuffle, Skip
+    from fastfeed.options import Cache, FeedOptions, Pad, Remote, Reorder, Shard, Shuffle, Skip
     from fastfeed.runner.runner import FeedRunner
+    from fastfeed.source.mix import Mix
     from fastfeed.steps.watch import watch
+    from fastfeed.tune.profile import profile
 
     diagnose = BlockDiagnosis
 
@@ -54,6 +55,7 @@ __all__ = [
     "ProducerError",
     "ProducerFailed",
     "Remote",
+    "Reorder",
     "Shard",
     "Shuffle",
     "Skip",
@@ -61,6 +63,7 @@ __all__ = [
     "SpecError",
     "StateError",
     "Worker",
+    "profile",
     "watch",
 ]
 __version__ = "0.1.0"
@@ -70,14 +73,16 @@ _MODULES = {
     "Cache": "options",
     "FeedOptions": "options",
     "FeedRunner": "runner.runner",
-    "Mix": "mix",
+    "Mix": "source.mix",
     "Pad": "options",
     "Remote": "options",
+    "Reorder": "options",
     "Shard": "options",
     "Shuffle": "options",
     "Skip": "options",
     "Snapshot": "core.stats",
     "Worker": "core.worker",
+    "profile": "tune.profile",
     "watch": "steps.watch",
 }
 

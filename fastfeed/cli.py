@@ -10,10 +10,12 @@ import click
 from click.exceptions import Exit
 
 from fastfeed import __version__
-from fastfeed.errors import FeedError, OptionError
+from fastfeed.errors import DOCS_NOTE, FeedError, OptionError, page_of
 
 CHECK_FAILED = 1  # exit code of a requested check that does not pass
 BY_USER = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT)
+PROVING = ("prove", "budget", "apply_diff", "also_rarer", "prove_env")
+NOT_PROVING = ("trace", "evidence", "anonymous", "no_experiments", "stop", "live")
 FILE_PATH = click.Path(dir_okay=False, path_type=Path)
 FOLDER_PATH = click.Path(file_okay=False, path_type=Path)
 batch_size = click.option(
@@ -31,7 +33,8 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except FeedError as error:
-            raise click.UsageError(str(error)) from error
+            page = DOCS_NOTE.format(page_of(type(error)))
+            raise click.UsageError(f"{error} {page}") from error
 
 
 class Commands(click.Group):
@@ -46,8 +49,25 @@ def given_by_user(options: Iterable[str]) -> set[str]:
     return {name for name in options if context.get_parameter_source(name) in BY_USER}
 
 
+def show_versions(context: click.Context, *given: Any) -> None:
+    """Print what a bug report needs, and exit."""
+    _, wanted = given
+    if wanted and not context.resilient_parsing:
+        from fastfeed.jobs.doctor import versions
+
+        click.echo("\n".join([f"fastfeed, version {__version__}", *versions()]))
+        context.exit()
+
+
 @click.group(cls=Commands, context_settings={"show_default": True})
-@click.version_option(__version__, prog_name="fastfeed")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_versions,
+    help="Show the versions of fastfeed and of what it works with, for a bug report, and exit.",
+)
 def main() -> None:
     """Feed any Python iterator into any training loop at hardware speed."""
 
@@ -69,6 +89,11 @@ def main() -> None:
     "--remote",
     default=None,
     help="Make --processes remote producers: local, auto or the address of a Ray cluster.",
+)
+@click.option(
+    "--auto",
+    is_flag=True,
+    help='Measure workers="auto", too, which chooses its producers for 20 s before each run.',
 )
 @click.option(
     "--workload",
@@ -239,6 +264,41 @@ def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
     is_flag=True,
     help="End the script after the diagnosis, instead of letting it continue.",
 )
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Then try numbers of producers of the script's FeedRunner while it runs, and leave the "
+    "best.",
+)
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Write the changes as patches, run the script with and without them in turn, in copies of "
+    "its folder, and report those that gain.",
+)
+@click.option(
+    "--budget",
+    default=300.0,
+    type=click.FloatRange(30),
+    help="Time for the whole of --prove, in seconds.",
+)
+@click.option(
+    "--apply",
+    "apply_diff",
+    is_flag=True,
+    help="Write what --prove has proven to the working tree, if that is a clean git tree.",
+)
+@click.option(
+    "--also-rarer",
+    is_flag=True,
+    help="Let --prove try evaluations, checkpoints and logs that come less often.",
+)
+@click.option(
+    "--prove-env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Environment variable of each run of --prove; {run} in VALUE is the run's own folder.",
+)
 @click.argument("script", nargs=-1, type=click.UNPROCESSED)
 def diagnose(script: tuple[str, ...], **options: Any) -> None:
     """Explain why a training SCRIPT is slow.
@@ -251,6 +311,7 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
     stderr.
     """
     replay, pid = options.pop("replay"), options.pop("pid")
+    proving = {name: options.pop(name) for name in PROVING}
     given = sum(map(bool, (script, replay, pid)))
     if given != 1:
         raise OptionError(
@@ -259,12 +320,26 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
         )
     if options["anonymous"] and options["evidence"] is None:
         raise OptionError("--anonymous is about the file of --evidence: give --evidence FILE, too")
+    useless = sorted(given_by_user(NOT_PROVING)) if proving["prove"] else []
+    if useless:
+        name = "--" + useless[0].replace("_", "-")
+        raise OptionError(f"{name} is no option of --prove: leave it out, or leave out --prove")
+    unused = given_by_user(PROVING) if not (proving["prove"] and script) else ()
+    if unused:
+        raise OptionError(
+            "--prove, and its options --budget, --apply, --also-rarer and --prove-env, need a "
+            "SCRIPT to run: fastfeed diagnose --prove -- train.py"
+        )
     from fastfeed.diagnose.run import command
 
     if replay:
         command.replay(replay, **options)
     elif pid:
         command.attach(pid, **options)
+    elif proving.pop("prove"):
+        from fastfeed.diagnose.prove import prove_command
+
+        raise Exit(prove_command.run(script, **proving, **options))
     else:
         raise Exit(command.diagnose(script, **options))
 

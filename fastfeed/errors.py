@@ -24,8 +24,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+DOCS_NOTE = "[docs: {}]"
 MAX_ERROR_TEXT = 2**16  # characters of an exception's text in that of a FeedError
 _OWN_FOLDERS = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source"))
 
@@ -41,6 +45,13 @@ def clean_lines(text: str) -> str:
     return "\n".join(clean(line.expandtabs()) for line in text.splitlines())
 
 
+def page_of(kind: type[BaseException]) -> str:
+    """Return the short name of the page about an error: that of the first class that is one of
+    these."""
+    own = (one.__name__ for one in kind.__mro__ if one.__module__ == __name__)
+    return f"errors#{next(own, FeedError.__name__).lower()}"
+
+
 def _written_out(sign: str) -> str:
     return " " if sign.isspace() else sign.encode("unicode_escape").decode("ascii")
 
@@ -48,11 +59,33 @@ def _written_out(sign: str) -> str:
 class FeedError(Exception):
     """Base class of every error that fastfeed raises.
 
-    Its text may quote files, names and other errors, and changes no terminal that shows it.
+    Its text may quote files, names and other errors, and changes no terminal that shows it. A note
+    behind it, which a traceback shows since Python 3.11, names its page of the documentation.
     """
+
+    __notes__: list[str]  # see PEP 678
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Return an error with its note, also where `__init__` does not run."""
+        error = super().__new__(cls, *args, **kwargs)
+        error.__notes__ = [DOCS_NOTE.format(page_of(cls))]
+        return error
 
     def __str__(self) -> str:
         return clean_lines(super().__str__())
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (type(self), self.args, dict(vars(self)))
+
+
+def _unpickled(kind: type[FeedError], *given: Any) -> FeedError:
+    """Return an error from another process, given its arguments and attributes; `__init__` may
+    take something else."""
+    args, state = given
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(state)
+    return error
 
 
 class OptionError(FeedError, ValueError):
@@ -127,17 +160,8 @@ class ProducerFailed(ProducerError):
         """Ignore the assignment: process pools would replace the original cause."""
 
     def __reduce__(self) -> Any:
-        return ProducerFailed.from_parts, (str(self), self.place, self.trace)
-
-    @staticmethod
-    def from_parts(*given: str) -> ProducerFailed:
-        """Return a ProducerFailed from another process, without the attributes that cannot be
-        pickled."""
-        text, place, trace = given
-        error = ProducerFailed.__new__(ProducerFailed, text)
-        error.args = (text,)
-        vars(error).update(place=place, trace=trace, ticket=None, _original=None)
-        return error
+        kind, args, state = super().__reduce__()[1]
+        return _unpickled, (kind, args, {**state, "_original": None, "ticket": None})
 
 
 class ProducerDied(ProducerError):

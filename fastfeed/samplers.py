@@ -1,5 +1,5 @@
 """Samplers that draw with repetition: in proportion to weights, all classes equally often, or pairs
-of one class."""
+of one class, also across two domains."""
 
 from __future__ import annotations
 
@@ -69,14 +69,28 @@ class Pairs:
     The order is anchor, positive, anchor, positive: `batch[0::2]` are the anchors, `batch[1::2]`
     their positives. Every class comes equally often in an epoch, and so do the records of a class,
     within 1. `batch_size` is that of the runner, in records: two for each pair. An epoch has
-    `count` records; None means as many whole batches as the labels would fill once. Raise
-    OptionError for a class of one record, and for more pairs in a batch than classes.
+    `count` records; None means as many whole batches as the labels would fill once.
+
+    With `anchors`, one bool for each record, a pair crosses two domains: its anchor is a record
+    where it is True (a photo in the street), its positive one where it is False (in the shop). Each
+    class then has its records of each domain equally often, within 1.
+
+    Raise OptionError for a class of one record, or of none in a domain, and for more pairs in a
+    batch than classes.
     """
 
     repeats = True
 
-    def __init__(self, labels: Any, batch_size: int, *, count: int | None = None) -> None:
+    def __init__(
+        self,
+        labels: Any,
+        batch_size: int,
+        *,
+        anchors: Any = None,
+        count: int | None = None,
+    ) -> None:
         names, self._classes = _classes_of(labels)
+        self._anchors = None if anchors is None else _mask(anchors, length=len(self._classes))
         if not is_integer(batch_size) or int(batch_size) < 2 or int(batch_size) % 2:
             raise OptionError(
                 "batch_size of Pairs (records of a batch, two for each pair) must be an even "
@@ -84,7 +98,10 @@ class Pairs:
             )
         # a rank of shard= takes whole batches
         self.group_size = int(batch_size)
-        _refuse_single_records(names, self._classes)
+        if self._anchors is None:
+            _refuse_single_records(names, self._classes)
+        else:
+            _refuse_missing_domains(names, self._classes, anchors=self._anchors)
         if self.group_size > 2 * len(names):
             raise OptionError(
                 f"batch_size={batch_size} is {self.group_size // 2} pairs of different classes, "
@@ -108,10 +125,15 @@ class Pairs:
         rng = np.random.default_rng((seed, epoch))
         classes = int(self._classes.max()) + 1
         drawn = _distinct_classes(rng, classes, size=self.group_size // 2, count=self._count // 2)
-        wanted = 2 * np.bincount(drawn, minlength=classes)
+        if self._anchors is None:
+            domains = [np.arange(length)]
+        else:
+            domains = [np.flatnonzero(self._anchors), np.flatnonzero(~self._anchors)]
+        each = 2 // len(domains)
+        wanted = each * np.bincount(drawn, minlength=classes)
+        members = [r[_members(rng, self._classes[r], wanted=wanted)] for r in domains]
         found = np.empty((len(drawn), 2), np.int64)
-        members = _members(rng, self._classes, wanted=wanted)
-        found[np.argsort(drawn, kind="stable")] = members.reshape(-1, 2)
+        found[np.argsort(drawn, kind="stable")] = np.hstack([m.reshape(-1, each) for m in members])
         return found.reshape(-1)
 
 
@@ -167,14 +189,43 @@ def _refuse_single_records(names: npt.NDArray[Any], classes: Indices) -> None:
     """Raise OptionError for a class that has no second record."""
     single = np.flatnonzero(np.bincount(classes) == 1)
     if len(single):
-        named = ", ".join(repr(name) for name in names[single[:5]].tolist())
-        more = ", ..." if len(single) > 5 else ""
         record = int(np.flatnonzero(classes == single[0])[0])
         raise OptionError(
             f"a pair needs two records of its class, and {len(single)} of {len(names)} classes "
-            f"have one: {named}{more} (the first is record {record}); leave these classes out of "
-            "the source and its labels, or add records to them"
+            f"have one: {_listed(names[single])} (the first is record {record}); leave these "
+            "classes out of the source and its labels, or add records to them"
         )
+
+
+def _refuse_missing_domains(
+    names: npt.NDArray[Any], classes: Indices, *, anchors: npt.NDArray[np.bool_]
+) -> None:
+    """Raise OptionError for a class that has no record in one of the two domains."""
+    for domain in (True, False):
+        counts = np.bincount(classes[anchors == domain], minlength=len(names))
+        missing = np.flatnonzero(counts == 0)
+        if len(missing):
+            raise OptionError(
+                "a pair needs an anchor and a positive of its class, and "
+                f"{len(missing)} of {len(names)} classes have no record where anchors is {domain}: "
+                f"{_listed(names[missing])}; leave these classes out of the source, its labels and "
+                "anchors, or add records to them"
+            )
+
+
+def _listed(names: npt.NDArray[Any]) -> str:
+    return ", ".join(map(repr, names[:5].tolist())) + (", ..." if len(names) > 5 else "")
+
+
+def _mask(anchors: Any, *, length: int) -> npt.NDArray[np.bool_]:
+    mask = _one_dimensional("anchors", anchors)
+    if mask.dtype != bool or len(mask) != length:
+        raise OptionError(
+            "anchors of Pairs must be a bool for each label, True where the record is an anchor "
+            f"(such as domains == 'street'), got {len(mask)} of dtype {mask.dtype} for {length} "
+            "labels"
+        )
+    return mask.copy()
 
 
 def _classes_of(labels: Any) -> tuple[npt.NDArray[Any], Indices]:

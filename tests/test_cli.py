@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -19,10 +21,8 @@ QUICK = ["--consumer", "sim:1ms", "--workload", "sleep:2ms", "--steps", "20", "-
 
 
 def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    code = "from fastfeed.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=200, cwd=cwd
-    )
+    command = [sys.executable, "-m", "fastfeed", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=cwd)
 
 
 @pytest.mark.slow
@@ -199,7 +199,17 @@ def test_bad_input_is_one_message_and_exit_code_2() -> None:
         assert says in err and "Traceback" not in err, (args, err)
 
 
+def test_there_is_one_version() -> None:
+    root = Path(__file__).parents[1]
+    changes = (root / "CHANGELOG.md").read_text().splitlines()
+    assert next(line for line in changes if line.startswith("## ")).split()[1] == __version__
+    assert f"version: {__version__}" in (root / "CITATION.cff").read_text().splitlines()
+
+
 def test_version_and_help() -> None:
-    assert "fastfeed, version" in run("--version").stdout
+    first, python, *others = run("--version").stdout.splitlines()
+    assert first == f"fastfeed, version {__version__}"
+    assert python == f"{platform.python_implementation()} {platform.python_version()}"
+    assert f"numpy {np.__version__}" in others
     assert "bench" in run("--help").stdout
     assert "--processes" in run("bench", "--help").stdout

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fastfeed import OptionError, Shard
 from fastfeed.core.order import Recipe, order_of
-from fastfeed.mix import MAX_PERIOD, Mix
+from fastfeed.source.mix import MAX_PERIOD, Mix
 
 parts = st.lists(st.integers(1, 60), min_size=1, max_size=9)
 sizes_and_parts = st.lists(

@@ -22,6 +22,7 @@ from fastfeed import (
     OptionError,
     Pad,
     Remote,
+    Reorder,
     Shard,
     Shuffle,
     Skip,
@@ -37,7 +38,7 @@ from fastfeed.options import BYTE_UNITS, feed_options, options_from, parse_bytes
         *(("batch_size", v) for v in (0, -3, 2.5, True, "32")),
         *(("epochs", v) for v in (0, -1, 1.5, 1.0, "2", True, False)),
         *(("last_batch", v) for v in ("kept", None, True)),
-        *(("order", v) for v in ("random", None)),
+        *(("order", v) for v in ("random", None, 64, Reorder)),
         *(("shuffle", v) for v in (1, 0, "yes", (2000, 1000))),
         *(("transform", v) for v in (3, "f", [len])),
         *(("pad", v) for v in ("0", [0])),
@@ -65,6 +66,8 @@ def test_a_value_that_cannot_work_is_named(name: str, value: Any) -> None:
         {"memory": "1.5 GiB", "stall_timeout_s": float("inf")},
         {"shuffle": Shuffle(10, 0), "pad": Pad(-1.5), "order": "any", "last_batch": "drop"},
         {"records": False, "on_error": Skip(3), "transform": len, "shard": Shard(1, 2, "pad")},
+        {"order": Reorder(1)},
+        {"order": Reorder(window=np.int64(64))},
     ],
 )
 def test_values_that_work(given_: dict[str, Any]) -> None:
@@ -108,6 +111,7 @@ def test_an_unknown_option_names_the_nearest(name: str, hint: str) -> None:
         ("augment_on", 'augment=Augment([...], on="dali-gpu")'),
         ("lengths", "pad=Pad(0, lengths=True)"),
         ("error_limit", "on_error=Skip(limit=100)"),
+        ("window", "order=Reorder(window=64)"),
         ("remainder", 'shard=Shard(rank, world, remainder="drop")'),
         ("repeat_per_producer", "lambda worker: batches()"),
     ],
@@ -116,7 +120,7 @@ def test_the_words_of_other_loaders_are_answered_with_ours(word: str, answer: st
     with pytest.raises(OptionError, match=re.escape(answer)) as caught:
         FeedRunner(list, **{word: 1})
     told = set(re.findall(r"\b([a-z_]+)=", str(caught.value)))
-    values = (FeedOptions, Shuffle, Remote, Skip, Pad, Shard)
+    values = (FeedOptions, Shuffle, Remote, Reorder, Skip, Pad, Shard)
     assert told <= {"device", "pin_memory", "on"}.union(*(signature(v).parameters for v in values))
 
 
@@ -147,6 +151,10 @@ def test_a_short_form_is_the_value_with_its_defaults(name: str, short: Any, long
     [
         (lambda: Skip(-1), "limit of Skip must be an integer >= 0, got -1"),
         (lambda: Skip(True), "limit of Skip must be an integer >= 0, got True"),
+        *(
+            (lambda w=w: Reorder(w), rf"window of Reorder must be an integer >= 1, got {w!r}; use")
+            for w in (0, -1, 1.5, True, "8", None)
+        ),
         (lambda: Pad(0, lengths=1), "lengths of Pad must be True or False, got 1"),
         (lambda: Pad(None), "pad must be None, .*got None"),
         (lambda: Shard(0, 2, "keep"), "remainder of Shard must be .*, got 'keep'"),

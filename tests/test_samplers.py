@@ -104,6 +104,36 @@ def test_ranks_take_whole_batches_of_pairs(
     assert (dealt == np.concatenate([whole, whole])[: each * world]).all()
 
 
+@st.composite
+def domain_cases(draw: st.DrawFn) -> tuple[list[int], list[bool], int, int]:
+    """Labels and domains of classes of a record or more in each, a batch size, and the batches of
+    an epoch."""
+    sizes = draw(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=6))
+    records = [(c, d) for c, size in enumerate(sizes) for d in (0, 1) for _ in range(size[d])]
+    labels, domains = zip(*draw(st.permutations(records)), strict=True)
+    batches = draw(st.integers(1, 20))
+    return list(labels), [d == 0 for d in domains], 2 * draw(st.integers(1, len(sizes))), batches
+
+
+@settings(max_examples=150)
+@given(domain_cases(), st.integers(0, 3))
+def test_pairs_cross_two_domains(case: tuple[list[int], list[bool], int, int], epoch: int) -> None:
+    labels, anchors, size, batches = case
+    sampler = Pairs(labels, size, anchors=anchors, count=size * batches)
+    found = sampler.indices(1, epoch, length=len(labels))
+    check_batches(labels, found.reshape(batches, size // 2, 2))
+    domain, classes = np.array(anchors), np.array(labels)
+    assert domain[found[0::2]].all() and not domain[found[1::2]].any()
+    by_class = np.bincount(classes[found], minlength=max(labels) + 1) // 2
+    assert by_class.max() - by_class.min() <= 1
+    by_record = np.bincount(found, minlength=len(labels))
+    for c in range(max(labels) + 1):
+        for part in (domain, ~domain):
+            mine = by_record[(classes == c) & part]
+            assert mine.max() - mine.min() <= 1
+    assert np.array_equal(found, sampler.indices(1, epoch, length=len(labels)))
+
+
 def test_pairs_vary_between_epochs_and_use_all_records() -> None:
     labels = np.repeat(np.arange(10), 20)
     sampler = Pairs(labels, 20)
@@ -122,12 +152,16 @@ def test_a_large_number_of_small_classes() -> None:
     check_batches(labels, found[::48])
 
 
+@pytest.mark.parametrize("anchors", [None, np.arange(60) % 5 < 2], ids=["one domain", "two"])
 @pytest.mark.parametrize("producers", [{"threads": 1}, {"threads": 3}, {"processes": 2}])
-def test_a_runner_makes_batches_of_pairs_and_resumes(producers: dict[str, int]) -> None:
+def test_a_runner_makes_batches_of_pairs_and_resumes(
+    producers: dict[str, int], anchors: Any
+) -> None:
     labels = np.arange(60) % 12
+    sampler = Pairs(labels, 16, anchors=anchors, count=96)
     options: dict[str, Any] = {
         "batch_size": 16,
-        "sampler": Pairs(labels, 16, count=96),
+        "sampler": sampler,
         "seed": 4,
         "epochs": 2,
         "shard": (1, 2),
@@ -136,7 +170,8 @@ def test_a_runner_makes_batches_of_pairs_and_resumes(producers: dict[str, int]) 
     with FeedRunner(np.arange(60), **options) as runner:
         assert len(runner) == 6
         whole = [batch.copy() for batch in runner]
-    assert len(whole) == 6
+    every = [sampler.indices(4, epoch, length=60).reshape(-1, 16)[1::2] for epoch in range(2)]
+    assert np.array_equal(np.stack(whole), np.concatenate(every)), "for any number of producers"
     check_batches(labels, np.stack(whole).reshape(6, 8, 2))
     with FeedRunner(np.arange(60), **options) as runner:
         feed = iter(runner)
@@ -146,12 +181,14 @@ def test_a_runner_makes_batches_of_pairs_and_resumes(producers: dict[str, int]) 
     with FeedRunner(np.arange(60), **options) as runner:
         runner.restore(state)
         assert np.array_equal(np.stack(list(runner)), np.stack(whole[4:]))
-    changed = {**options, "sampler": Pairs(labels, 16, count=64)}
-    with (
-        FeedRunner(np.arange(60), **changed) as runner,
-        pytest.raises(OptionError, match="sampler"),
-    ):
-        runner.restore(state)
+    others = [Pairs(labels, 16, anchors=anchors, count=64)]
+    others += [Pairs(labels, 16, anchors=np.arange(60) % 5 < 3, count=96)]
+    for other in others:
+        with (
+            FeedRunner(np.arange(60), **{**options, "sampler": other}) as runner,
+            pytest.raises(OptionError, match="sampler"),
+        ):
+            runner.restore(state)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +206,33 @@ def test_a_runner_makes_batches_of_pairs_and_resumes(producers: dict[str, int]) 
 def test_labels_that_give_no_pairs(labels: Any, batch_size: Any, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         Pairs(list(labels), batch_size)
+
+
+@pytest.mark.parametrize(
+    ("anchors", "said"),
+    [
+        ("yynyyn", "1 of 3 classes have no record where anchors is False: 'a'; leave .* out"),
+        ("nnynyn", "1 of 3 classes have no record where anchors is True: 'a'; .* or add records"),
+        ("nnnnnn", "3 of 3 classes have no record where anchors is True: 'a', 'b', 'c'; leave"),
+    ],
+)
+def test_a_class_without_a_record_in_both_domains(anchors: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        Pairs(list("aabbcc"), 2, anchors=[letter == "y" for letter in anchors])
+
+
+@pytest.mark.parametrize(
+    ("anchors", "said"),
+    [
+        ([1, 0, 1, 0], "a bool for each label, .* got 4 of dtype int64 for 4"),
+        (["street", "shop"] * 2, "a bool for each label, .* got 4 of dtype <U6 for 4"),
+        ([True, False], "a bool for each label, .* got 2 of dtype bool for 4"),
+        (True, "anchors must be one-dimensional"),
+    ],
+)
+def test_anchors_that_are_no_mask(anchors: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        Pairs(list("aabb"), 2, anchors=anchors)
 
 
 @pytest.mark.parametrize(("count", "said"), [(6, "multiple of batch_size=4, got 6"), (0, ">= 1")])
@@ -212,6 +276,7 @@ def test_a_session_does_not_shuffle_pairs() -> None:
         Balanced(np.arange(50) % 3),
         Balanced(list("ab") * 25),
         Pairs(np.arange(50) % 5, 10),
+        Pairs(np.arange(50) % 5, 10, anchors=np.arange(50) < 20),
     ],
 )
 def test_the_same_draw_for_the_same_seed_and_epoch(sampler: Any) -> None:

@@ -30,24 +30,26 @@ FLOORS = (
     ("errors",),
     ("core",),
     ("model", "steps", "probes", "samplers", "augment", "ranks"),
-    ("mix",),
     ("options",),
     ("source", "ring"),
     ("producers",),
     ("producers.process",),
     ("producers.remote",),
     ("engine",),
-    ("jobs", "sinks"),
+    ("jobs", "sinks", "tune"),
     ("runner",),
     ("__init__", "keras"),
     ("testing", "diagnose.evidence"),
+    ("diagnose.proof",),
     ("diagnose.diagnosis", "diagnose.evidence_file"),
     ("diagnose.hooks", "diagnose.sample", "diagnose.judge", "diagnose.anonymous"),
-    ("diagnose.report", "diagnose.interventions"),
+    ("diagnose.report", "diagnose.interventions", "diagnose.patches"),
     ("diagnose.run",),
+    ("diagnose.prove",),
     ("benchmark",),
     ("plan",),
-    ("cli", "__main__"),
+    ("cli",),
+    ("__main__",),
 )
 # Packages whose __init__ is only their description.
 LABELS = {"fastfeed.diagnose", "fastfeed.producers"}
@@ -59,11 +61,11 @@ FRAMEWORK_FILES = tuple(
 )
 FRAMEWORK_FILES += ("benchmark/", "probes/gpu", "augment/opencv", "augment/dali", "source/hdf5")
 FRAMEWORK_FILES += ("plan/plan_command", "producers/remote/", "jobs/metrics")
-# Sorted; at most 25, because `except` needs all 12 errors: 13 names for what users build.
+# Sorted; at most 27, because `except` needs all 12 errors: 15 names for what users build.
 PUBLIC = """
 Augment BadImage Cache FeedError FeedOptions FeedRunner FeedStopped FeedTimeout FeedWarning
-MissingExtra Mix OptionError Pad ProducerDied ProducerError ProducerFailed Remote Shard Shuffle
-Skip Snapshot SpecError StateError Worker watch
+MissingExtra Mix OptionError Pad ProducerDied ProducerError ProducerFailed Remote Reorder Shard
+Shuffle Skip Snapshot SpecError StateError Worker profile watch
 """
 
 
@@ -81,8 +83,9 @@ def functions(file: Path) -> Iterator[Function]:
 
 
 def too_long(file: Path) -> Iterator[str]:
-    if len(file.read_text().splitlines()) > 600:
-        yield "more than 600 lines"
+    most = 150 if file.parent == ROOT / "examples" else 600
+    if len(file.read_text().splitlines()) > most:
+        yield f"more than {most} lines"
 
 
 def long_functions(file: Path) -> Iterator[str]:
@@ -288,7 +291,7 @@ def test_file_names_are_unique() -> None:
 
 def test_the_first_level_fits_on_a_screen() -> None:
     boxes = {file.relative_to(PACKAGE).parts[0] for file in OURS}
-    assert len(boxes) <= 24, sorted(boxes)
+    assert len(boxes) <= 25, sorted(boxes)
 
 
 def test_the_architecture_page_names_files_that_exist() -> None:
@@ -332,7 +335,7 @@ def test_no_file_imports_itself_through_others() -> None:
 
 def test_public_names() -> None:
     assert sorted(fastfeed.__all__) == PUBLIC.split()
-    assert len(fastfeed.__all__) <= 25
+    assert len(fastfeed.__all__) <= 27
     assert all(getattr(fastfeed, name).__doc__ for name in fastfeed.__all__)
 
 

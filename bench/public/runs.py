@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
 import resource
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,10 +20,10 @@ import psutil
 
 from bench.public.prepare import Prepared
 from bench.scenarios_runs import SAID
+from fastfeed.diagnose.prove.gains import steady_rate
 
 START_S = float(os.environ.get("START_S", 30.0))  # imports and compilations
 GRACE_S = 30.0  # a report is due that long after the time it was given
-LONG_GAP, LEAST_GAP_S = 8.0, 0.02  # a pause: both times the median step and this long
 KEPT = (*SAID, "lost_to_input", "loop", "doubt")
 CONTROLS = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x1f|]+")  # of progress bars
 FASTFEED = (sys.executable, "-c", "from fastfeed.cli import main; main()")
@@ -58,18 +56,6 @@ def rate(prepared: Prepared, *, seconds: float, warmup: float) -> dict[str, Any]
         "pauses": max(n for _, n in rates),
         "foreign": max(one["foreign"] or 0.0 for one in read),
     }
-
-
-def steady_rate(times: Sequence[float]) -> tuple[float, int]:
-    """Return steps/s and the number of pauses; with several, from the first pause to the last.
-
-    A window that cuts off a part of an epoch would count too many or too few pauses.
-    """
-    gaps = [b - a for a, b in itertools.pairwise(times)]
-    long = max(LONG_GAP * statistics.median(gaps), LEAST_GAP_S)
-    ends = [i + 1 for i, gap in enumerate(gaps) if gap > long]
-    first, last = (ends[0], ends[-1]) if len(ends) > 2 else (0, len(times) - 1)
-    return (last - first) / (times[last] - times[first]), len(ends)
 
 
 def diagnose(

@@ -25,7 +25,7 @@ def measure(options: dict[str, Any], given: Collection[str]) -> bool:
     be, or that others would make useless.
     """
     from fastfeed.benchmark.report import tables_of, write_json, write_plots
-    from fastfeed.benchmark.summary import advise, check_au
+    from fastfeed.benchmark.summary import advise, auto_sentence, check_au
 
     _refuse_useless(options, given)
     output, least_au, console = options["output"], options["assert_au"], Terminal()
@@ -35,6 +35,8 @@ def measure(options: dict[str, Any], given: Collection[str]) -> bool:
     show(console, tables_of(sweep))
     write_results(console, sweep, output=output, writers=(write_json, write_plots))
     console.print(advise(sweep), style="bold", soft_wrap=True, highlight=False)
+    if sweep.auto is not None:
+        console.print(auto_sentence(sweep), soft_wrap=True, highlight=False)
     if least_au is None:
         return True
     passed, text = check_au(sweep, least_au)
@@ -92,7 +94,10 @@ def _plan(options: dict[str, Any]) -> SweepPlan:
     plan = SweepPlan(
         parse_counts(options["threads"], "--threads", least=1, such_as="1,4,8"),
         processes=parse_counts(options["processes"], "--processes", least=0, such_as="0,1,2"),
-        **{name: options[name] for name in ("batch_size", "seconds", "steps", "repeats", "remote")},
+        **{
+            name: options[name]
+            for name in ("batch_size", "seconds", "steps", "repeats", "remote", "auto")
+        },
     )
     for producers in plan.grid:
         refuse_too_many(producers.threads, 0 if producers.remote else producers.processes)

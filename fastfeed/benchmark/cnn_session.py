@@ -1,5 +1,4 @@
-"""A small convolutional network as a graph of TensorFlow 1, trained by the sessions of benchmarks
-and examples.
+"""A small convolutional network as a graph of TensorFlow 1, trained by the sessions of benchmarks.
 
 Four times a 3 x 3 convolution (4, 8, 8, 8 filters), batch normalisation, ReLU and 2 x 2 pooling; 64
 hidden units; softmax; Adam. Written with `get_variable`, because `tf.compat.v1.layers` no longer
@@ -34,31 +33,22 @@ class TrainStep:
     accuracy: Any
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The tensors to fetch for one batch of validation: its mean loss, and the number of records
-    classified right."""
-
-    loss: Any
-    correct: Any
-
-
-def logits(images: Any, *, training: bool, classes: int = 10, reuse: Any = None) -> Any:
+def logits(images: Any, *, classes: int = 10) -> Any:
     """Return (B, classes) float32 for `images` of shape (B, H, W) or (B, H, W, C); B may be
     unknown, H and W are at least 8.
 
     uint8 becomes 0..1 on the device, so that batches stay small on their way; every other dtype
-    keeps its values. `training` normalises by the batch and adds the updates of the moving averages
-    to UPDATE_OPS. `reuse` is that of `tf.compat.v1.variable_scope`.
+    keeps its values. It normalises by the batch, and adds the updates of the moving averages to
+    UPDATE_OPS.
     """
-    with tf1.variable_scope("cnn", reuse=reuse):
+    with tf1.variable_scope("cnn"):
         x = _pixels(images)
         for index, filters in enumerate(FILTERS):
             with tf1.variable_scope(f"conv{index}"):
                 # no bias, which the normalisation would remove
                 kernel = tf1.get_variable("kernel", (3, 3, x.shape[-1], filters))
                 x = tf.nn.conv2d(x, kernel, strides=1, padding="SAME")
-                x = tf.nn.relu(_normalised(x, training=training))
+                x = tf.nn.relu(_normalised(x))
             if min(x.shape[1:3]) >= 4:  # pooling MNIST down to one pixel lost 1 %, saved no time
                 x = tf.nn.max_pool2d(x, 2, 2, "VALID")
         x = tf.reshape(x, (-1, math.prod(x.shape[1:])))
@@ -71,20 +61,13 @@ def train_step(
 ) -> TrainStep:
     """Add the network and its training to the graph; `labels` (B,) are integers, one class for each
     of `images`."""
-    scores = logits(images, training=True, classes=classes)
+    scores = logits(images, classes=classes)
     loss = _loss(scores, labels)
     with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
         train_op = tf1.train.AdamOptimizer(learning_rate).minimize(
             loss, tf1.train.get_or_create_global_step()
         )
     return TrainStep(train_op, loss, tf.reduce_mean(tf.cast(_right(scores, labels), tf.float32)))
-
-
-def evaluation(images: Any, labels: Any, *, classes: int = 10) -> Evaluation:
-    """Add the network for validation to the graph, with the weights and moving averages that
-    `train_step` trains."""
-    scores = logits(images, training=False, classes=classes, reuse=tf1.AUTO_REUSE)
-    return Evaluation(_loss(scores, labels), tf.math.count_nonzero(_right(scores, labels)))
 
 
 def _pixels(images: Any) -> Any:
@@ -94,7 +77,7 @@ def _pixels(images: Any) -> Any:
     return x if x.shape.rank == 4 else tf.expand_dims(x, -1)
 
 
-def _normalised(x: Any, *, training: bool) -> Any:
+def _normalised(x: Any) -> Any:
     zeros, ones = tf1.zeros_initializer(), tf1.ones_initializer()
     gamma, beta, mean, variance = (
         tf1.get_variable(name, (x.shape[-1],), initializer=first, trainable=trained)
@@ -105,11 +88,8 @@ def _normalised(x: Any, *, training: bool) -> Any:
             ("moving_variance", ones, False),
         )
     )
-    known = () if training else (mean, variance)
-    y, *batch = tf1.nn.fused_batch_norm(
-        x, gamma, beta, *known, epsilon=EPSILON, is_training=training
-    )
-    for moving, now in zip((mean, variance), batch, strict=True) if training else ():
+    y, *batch = tf1.nn.fused_batch_norm(x, gamma, beta, epsilon=EPSILON)
+    for moving, now in zip((mean, variance), batch, strict=True):
         update = tf1.assign_sub(moving, (moving - now) * (1 - MOMENTUM))
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
     return y

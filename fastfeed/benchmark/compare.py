@@ -11,12 +11,11 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, variance
 from typing import Any
 
-import numpy as np
-
 from fastfeed.benchmark.report import BENCH_SCHEMA
 from fastfeed.benchmark.workloads import BY_PRODUCERS
 from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA
 from fastfeed.errors import OptionError
+from fastfeed.model.students_t import students_t
 from fastfeed.model.workload import Producers
 
 BENCH, DIAGNOSIS = "fastfeed bench --output", "fastfeed diagnose --json"
@@ -246,13 +245,3 @@ def ratio(pairs: Sequence[tuple[Rates, Rates]]) -> Ratio:
         freedom = squared**2 / math.fsum(error**2 / count for error, count in errors)
         reach = students_t(freedom) * math.sqrt(squared)
     return Ratio(*(math.exp(middle + side) for side in (0.0, -reach, reach)))
-
-
-def students_t(freedom: float) -> float:
-    """Return the two-sided 95 % quantile of Student's t for `freedom` (1 or more) degrees of
-    freedom."""
-    t, step = np.linspace(0, 13, 13001, retstep=True)  # with one degree it is 12.7
-    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
-    density = np.exp(scale - (freedom + 1) / 2 * np.log1p(t**2 / freedom))
-    inner = np.cumsum(density[1:] + density[:-1]) * step / 2 / math.sqrt(freedom * math.pi)
-    return float(np.interp(0.95 / 2, inner, t[1:]))

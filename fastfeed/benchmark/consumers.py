@@ -15,6 +15,7 @@ from fastfeed.benchmark.workloads import seconds_from
 from fastfeed.core.worker import takes_worker
 from fastfeed.errors import OptionError
 from fastfeed.model.workload import Producers
+from fastfeed.options import AUTO
 from fastfeed.source.indexed import is_indexable
 
 CONSUMER_KINDS = "mnist, mnist-keras, resnet50, sim:20ms or none"
@@ -30,6 +31,7 @@ class TrainingLoop:
     step: Callable[[], float]
     first_batch_s: float
     stock: Callable[[], float]
+    producers: Callable[[], Producers]
 
 
 def consumer_from(text: str) -> Consumer:
@@ -76,7 +78,12 @@ class Consumer:
 
     @contextmanager
     def loop(
-        self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
+        self,
+        source: Any,
+        *,
+        producers: Producers | None,
+        batch_size: int | None,
+        options: Options = None,
     ) -> Iterator[TrainingLoop]:
         """Yield plain iteration over a FeedRunner."""
         start = time.perf_counter()
@@ -93,7 +100,9 @@ class Consumer:
                 train(batch)
                 return waited_s
 
-            yield TrainingLoop(step, first_batch_s, lambda: runner.snapshot().depth)
+            yield TrainingLoop(
+                step, first_batch_s, lambda: runner.snapshot().depth, partial(producers_of, runner)
+            )
 
 
 class SessionConsumer(Consumer):
@@ -118,7 +127,12 @@ class SessionConsumer(Consumer):
 
     @contextmanager
     def loop(
-        self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
+        self,
+        source: Any,
+        *,
+        producers: Producers | None,
+        batch_size: int | None,
+        options: Options = None,
     ) -> Iterator[TrainingLoop]:
         """Yield the drop-in."""
         import tensorflow as tf
@@ -137,23 +151,30 @@ class SessionConsumer(Consumer):
             runner.start(session)
             fetches = [train.train_op, train.loss, runner.waited_s]
             step = lambda: float(session.run(fetches)[2])  # noqa: E731
-            yield TrainingLoop(step, first_batch_s, lambda: runner.snapshot().depth)
+            yield TrainingLoop(
+                step, first_batch_s, lambda: runner.snapshot().depth, partial(producers_of, runner)
+            )
+
+
+def producers_of(runner: FeedRunner) -> Producers:
+    """Return the producers that a runner has now."""
+    return Producers(int(runner.options.threads), int(runner.options.processes))
 
 
 def runner_for(
-    source: Any, producers: Producers, *, batch_size: int | None, options: Options = None
+    source: Any, producers: Producers | None, *, batch_size: int | None, options: Options = None
 ) -> FeedRunner:
-    """Return the runner under test: a finite iterator starts again, because speed is measured and
-    not data."""
-    if producers.remote is None:
-        workers: dict[str, Any] = {"processes": producers.processes}
-    else:
+    """Return the runner under test, which chooses its producers itself if they are None: a finite
+    iterator starts again, because speed is measured and not data."""
+    workers: dict[str, Any] = {"threads": AUTO, "processes": AUTO}
+    if producers is not None:
+        workers = {"threads": producers.threads, "processes": producers.processes}
+    if producers is not None and producers.remote is not None:
         workers = {"remote": Remote(producers.remote, producers.processes)}
     if callable(source) and not is_indexable(source) and not takes_worker(source):
         source = partial(_copy, source)
     return FeedRunner(
         source,
-        threads=producers.threads,
         **workers,
         batch_size=batch_size,
         epochs=FOR_EVER,

@@ -26,7 +26,6 @@ from fastfeed.model.workload import (
 from fastfeed.probes.gpu import GpuMeter
 from fastfeed.probes.lock import LATE_S, LockProbe
 
-PROBE_S = 0.005  # period of the probe for the interpreter lock
 STEP_WARMUP, STOCK_STEPS = 40, 10
 WARMUP_S = 5.0
 
@@ -143,7 +142,7 @@ def measure_producer(source: Any, *, seconds: float) -> tuple[Any, ProducerCost]
             "the workload's iterator ended before its first batch: needed an endless or a long one"
         )
     clocks = [(time.perf_counter(), time.thread_time())]
-    probe = LockProbe(pause_s=PROBE_S)
+    probe = LockProbe()
     probe.thread.start()
     try:
         end = clocks[0][0] + seconds
@@ -159,12 +158,10 @@ def measure_producer(source: Any, *, seconds: float) -> tuple[Any, ProducerCost]
     count = max(1, len(times))
     wall_s, cpu_s = max(float(times[:, 0].sum()), 1e-9), float(times[:, 1].sum())
     late = [delay_s for delay_s in probe.delays_s if delay_s > LATE_S]
-    looks = max(1, len(probe.delays_s))
-    held = len(late) / looks
     # A lock that is held now and then cannot slow the trainer more than the CPU time that the
     # producer takes.
-    gil_s = min(held * wall_s, cpu_s) / count
-    gil_wait_s = sum(late) / looks
+    gil_s = min(probe.late_share * wall_s, cpu_s) / count
+    gil_wait_s = sum(late) / max(1, len(probe.delays_s))
     rows = tuple((float(wall), float(cpu)) for wall, cpu in times)
     return batch, ProducerCost(wall_s / count, cpu_s / count, gil_s, gil_wait_s, rows)
 

@@ -138,6 +138,7 @@ def json_of(sweep: Sweep) -> dict[str, Any]:
             "step": _without_times(sweep.step),
             "producer": _without_times(sweep.producer),
             "settings": [_setting(sweep, s) for s in sweep.settings],
+            "auto": _auto(sweep),
             "advice": advise(sweep),
             "machine": machine(),
             "versions": versions(),
@@ -150,6 +151,18 @@ def _without_times(cost: StepCost | ProducerCost) -> dict[str, Any]:
     found = asdict(cost)
     del found["times"]
     return found
+
+
+def _auto(sweep: Sweep) -> dict[str, Any] | None:
+    auto = sweep.auto
+    if auto is None:
+        return None
+    windows = zip(auto.producers, auto.windows, strict=True)
+    return {
+        "steps_per_second": auto.rate,
+        "of_best": auto.rate / max(s.rate for s in sweep.settings),
+        "runs": [{"threads": p.threads, "processes": p.processes} | asdict(w) for p, w in windows],
+    }
 
 
 def _setting(sweep: Sweep, setting: Setting) -> dict[str, Any]:

@@ -50,6 +50,19 @@ def advise(sweep: Sweep) -> str:
     return f"{lead}{enough.producers}: starvation {starved:.0%}; {next_step}"
 
 
+def auto_sentence(sweep: Sweep) -> str:
+    """Return how far the producers that the runner chose are from the best setting; "" without
+    them."""
+    if sweep.auto is None:
+        return ""
+    best, rate = max(sweep.settings, key=lambda s: s.rate), sweep.auto.rate
+    chosen = ", ".join(dict.fromkeys(map(str, sweep.auto.producers)))
+    return (
+        f'workers="auto" chose {chosen}: {rate:.1f} steps/s, {rate / best.rate:.2f} of the best '
+        f"setting ({best.producers}, {best.rate:.1f})."
+    )
+
+
 def check_au(sweep: Sweep, percent: float) -> tuple[bool, str]:
     """Check if the best setting reaches an AU of `percent`; return the result and the line that
     explains it."""

@@ -3,6 +3,7 @@ turn, repeatedly."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from fastfeed.model.prediction import LivePoint, Prediction, predict
 from fastfeed.model.workload import Producers, Workload, fed_by, utilisation
 
 PROFILE_S = 1.5
+SEARCH_LIMIT_S = 20.0  # of producers that are chosen by the runner
 LIVE_THREADS = (1, 4)
 BY_DALI = "dali"  # how the names of feeds begin whose batches no producer finishes
 # the present activity, and the share (0 to 1) of all that is done
@@ -36,7 +38,7 @@ class SweepPlan:
     """Plan of a sweep: every combination of `processes` and `threads`.
 
     `seconds` is the window of one run. `remote`: the processes are actors of that cluster of Ray,
-    of one thread each.
+    of one thread each. `auto`: producers that the runner chooses are measured, too.
     """
 
     threads: tuple[int, ...]
@@ -46,6 +48,7 @@ class SweepPlan:
     repeats: int
     processes: tuple[int, ...] = (0,)
     remote: str | None = None
+    auto: bool = False
 
     @property
     def grid(self) -> tuple[Producers, ...]:
@@ -94,6 +97,19 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class AutoRun:
+    """Windows of runs whose producers the runner has chosen, and the producers of each."""
+
+    producers: tuple[Producers, ...]
+    windows: tuple[Window, ...]
+
+    @property
+    def rate(self) -> float:
+        """Median steps/s."""
+        return median(w.rate for w in self.windows)
+
+
+@dataclass(frozen=True)
 class Sweep:
     """All measurements of one run of the benchmark."""
 
@@ -106,6 +122,7 @@ class Sweep:
     profile: Workload
     settings: tuple[Setting, ...]
     live: tuple[LivePoint, ...] = ()
+    auto: AutoRun | None = None
 
     @property
     def ceiling(self) -> float:
@@ -141,7 +158,7 @@ def run_sweep(
         (kind, producers): [] for kind in feeds for producers in plan.grid
     }
     live = plan.live if consumer.burns_cpu else ()
-    meter = Meter(progress, 3 + len(windows) * plan.repeats + len(live))
+    meter = Meter(progress, 3 + (len(windows) + plan.auto) * plan.repeats + len(live))
     with meter.part("one producer alone"):
         batch, producer = measure_producer(workload.source, seconds=PROFILE_S)
     with meter.part("the step on a cached batch"):
@@ -165,6 +182,7 @@ def run_sweep(
                 ) as loop,
             ):
                 measured.append(measure_loop(loop, seconds=plan.seconds, steps=plan.steps))
+    auto = _auto_run(workload, consumer, plan=plan, meter=meter) if plan.auto else None
     # machines drift: the better ceiling counts
     with meter.part("the step on a cached batch, again"):
         again = measure_step(consumer, batch, seconds=PROFILE_S)
@@ -179,7 +197,24 @@ def run_sweep(
         for (kind, producers), measured in windows.items()
     )
     names = workload.name, workload.data, consumer.name
-    return Sweep(*names, plan, step, producer, profile, settings, tuple(points))
+    return Sweep(*names, plan, step, producer, profile, settings, tuple(points), auto)
+
+
+def _auto_run(
+    workload: NamedSource, consumer: Consumer, *, plan: SweepPlan, meter: Meter
+) -> AutoRun:
+    found, measured = [], []
+    for repeat in range(plan.repeats):
+        with (
+            meter.part(f'workers="auto", run {repeat + 1} of {plan.repeats}'),
+            consumer.loop(workload.source, producers=None, batch_size=plan.batch_size) as loop,
+        ):
+            end_s = time.perf_counter() + SEARCH_LIMIT_S
+            while time.perf_counter() < end_s:
+                loop.step()
+            measured.append(measure_loop(loop, seconds=plan.seconds, steps=plan.steps))
+            found.append(loop.producers())
+    return AutoRun(tuple(found), tuple(measured))
 
 
 class Meter:

@@ -44,6 +44,12 @@ class StreamStart:
         return number in self.again or (number >= self.next and number not in self.done)
 
     @property
+    def gaps(self) -> tuple[int, ...]:
+        """For each item of `done`, in order: how many items are produced before its place."""
+        before = self.next - len(self.again)
+        return tuple(number - before - at for at, number in enumerate(sorted(self.done)))
+
+    @property
     def first(self) -> int:
         """The lowest item to produce."""
         return min((self.next, *self.again))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 # What a producer does to a batch, in order, and what the consumer may do to it in its wait.
 STAGES = ("read", "filter", "transform", "augment", "collate", "handover", "shuffle")
@@ -76,6 +77,22 @@ class SlotCounts:
 NO_SLOTS = SlotCounts(0, 0, 0, 0)
 
 
+class Decision(NamedTuple):
+    """A number of producers that was tried, `seconds` after the begin: `before` and `after` of the
+    option `knob`, if it was kept, and what was measured."""
+
+    seconds: float
+    knob: str
+    before: int
+    after: int
+    kept: bool
+    why: str
+
+    def __str__(self) -> str:
+        what = "" if self.kept else f", back to {self.before}"
+        return f"{self.knob} {self.before} -> {self.after}{what}: {self.why}"
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of a feed at one moment; a difference of two is what happened between them.
@@ -85,7 +102,8 @@ class Snapshot:
     that are produced and not yet taken. With worker processes, `slots` counts the slots by state,
     and `set_aside` names the items that were given up because they killed their worker repeatedly.
     `remade` counts the damaged records of a cache that were made again. `one_reader`: the source is
-    one iterator, which one producer at a time reads.
+    one iterator, which one producer at a time reads. `taken_s` is `elapsed_s` when the last batch
+    was taken. `tuning`: what was decided where the number of producers is "auto", oldest first.
     """
 
     elapsed_s: float
@@ -98,6 +116,8 @@ class Snapshot:
     set_aside: tuple[str, ...] = ()
     remade: int = 0
     one_reader: bool = False
+    taken_s: float = 0.0
+    tuning: tuple[Decision, ...] = ()
 
     @property
     def starvation(self) -> float:
@@ -150,6 +170,8 @@ class Snapshot:
             self.set_aside,
             self.remade - earlier.remade,
             self.one_reader,
+            self.taken_s - earlier.taken_s,
+            self.tuning[len(earlier.tuning) :],
         )
 
 

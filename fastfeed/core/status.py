@@ -63,11 +63,13 @@ class ProducerStatus(NamedTuple):
 
 class WorkerStatus(NamedTuple):
     """A worker process. `handle` identifies it, and `number` its place, which its successor takes.
-    `pid` is 0 until it exists. `node`: where it runs, if that is not this machine's own process."""
+
+    `pid` is None until it exists. `node`: where it runs, if that is not this machine's own process.
+    """
 
     handle: int
     number: int
-    pid: int
+    pid: int | None
     ended: bool
     node: str = ""
 

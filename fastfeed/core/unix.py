@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
+import signal
 from typing import Any
 
 
@@ -19,6 +21,21 @@ PAGE_NBYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 # True where processes can share memory without a name, and wait for each other by descriptors.
 ON_LINUX = all(hasattr(os, name) for name in ("memfd_create", "pidfd_open"))
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int, by: int | None = None) -> None:
+    """Let the kernel end this process, by SIGKILL or the signal `by`, when `parent` ends, whatever
+    either of them is doing then. See prctl(2)."""
+    by = signal.SIGKILL if by is None else by
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "prctl"):
+        return  # another system
+    library.prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
 
 
 def usable_cores() -> int:

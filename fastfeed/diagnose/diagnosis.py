@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fastfeed.diagnose.evidence import Evidence
+from fastfeed.diagnose.proof import Proof
 
 CODES = {
     "step.bound": "input keeps up; the step is the limit",
@@ -128,6 +129,7 @@ class Diagnosis:
     no_change: str = ""  # why no change is recommended, if none is
     doubt: Doubt | None = None
     accounts: tuple[Account, ...] = ()  # of the time of the loop's thread
+    proof: Proof | None = None  # of --prove
 
     @property
     def lost_to_input(self) -> float:

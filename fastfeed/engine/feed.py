@@ -64,7 +64,8 @@ class Feed:
         self.schedule = EpochSchedule(resume, again=source.repeatable)
         streams = [] if source.ordered else range(resume.streams or options.parallel)
         passed = tuple(starts.get(n, FROM_THE_START).first for n in streams)
-        plan = EpochPlan(seed, self.schedule.epochs, self.schedule.allowed, passed)
+        gaps = starts.get(ONLY_STREAM, FROM_THE_START).gaps
+        plan = EpochPlan(seed, self.schedule.epochs, self.schedule.allowed, passed, gaps)
         workers = workers or SharedWorkers()
         leads = workers.claim()
         self._producers = producers_for(source, options, plan=plan, workers=workers, leads=leads)
@@ -245,6 +246,7 @@ class Feed:
             producers=rows,
             slots=producers.audit(),
             set_aside=producers.aside,
+            taken_s=max(0.0, taken.last_s - taken.first_s),
         )
 
     def status(self) -> FeedStatus:

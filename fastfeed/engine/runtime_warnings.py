@@ -16,7 +16,6 @@ from fastfeed.probes.lock import CONTENDED_S, LockProbe
 LOG = logging.getLogger("fastfeed")
 RUN_IN_S = 1.0  # start-up holds the lock, too
 BUSY = 0.3  # of a core, by all producers: less of it keeps nobody waiting
-NAP_S = 0.005
 NAPS = 100
 
 
@@ -31,7 +30,7 @@ class RuntimeWarnings:
         self.said: set[str] = set()  # warnings that were given, of all feeds of a runner
         self._probe: LockProbe | None = None
         if not (options.workers or shares):
-            self._probe = LockProbe(pause_s=NAP_S, times=NAPS)
+            self._probe = LockProbe(times=NAPS)
         # the time, and the producers' CPU seconds, at the start of the probe
         self._begun: tuple[float, float] | None = None
 
@@ -77,8 +76,8 @@ class RuntimeWarnings:
             warnings.warn(
                 "the producer threads hold the interpreter lock: a thread that asks for it waits "
                 f"{late_s * 1e3:.1f} ms, and a training step wants it several times "
-                f"({self._options.threads} producers, {busy:.0%} of a core). Make the batches in "
-                f"worker processes: processes={self._options.threads}, threads=1",
+                f"({self._options.threads:d} producers, {busy:.0%} of a core). Make the batches in "
+                f"worker processes: processes={self._options.threads!r}, threads=1",
                 FeedWarning,
                 stacklevel=2,
             )

@@ -19,6 +19,7 @@ from fastfeed.probes.gpu import DRIVER, gpu_names
 from fastfeed.probes.pyspy import find, ptrace_limit
 
 PYTHONS = ((3, 10), (3, 14))
+REQUIRED = ("numpy", "cloudpickle", "psutil", "py-spy")
 # by name: the distributions that bring it, the extra, and what it is for
 PACKAGES = (
     ("TensorFlow", ("tensorflow", "tensorflow-cpu"), "tensorflow-cpu", "sessions, tf.data, Keras"),
@@ -49,6 +50,16 @@ class MachineFact:
 def examine() -> list[MachineFact]:
     """Return everything that matters to fastfeed on this machine. Nothing is imported for it."""
     return [*_machine(), *_permissions(), *_packages()]
+
+
+def versions() -> list[str]:
+    """Return a line for the interpreter, the system, and each package that fastfeed works with and
+    that is installed. Nothing is imported for it."""
+    system = f"{platform.platform()}, {usable_cores()} of {os.cpu_count()} cores"
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    found = ((name, _version(name)) for name in REQUIRED)
+    known = [(one.name, one.found) for one in _packages() if one.fit]
+    return [python, system, *(f"{name} {text}" for name, text in (*found, *known) if text)]
 
 
 def table_of(findings: Sequence[MachineFact]) -> Table:

@@ -113,6 +113,7 @@ class WatchedRunner:
         self._started: set[int] = set()  # numbers of worker processes
         self._rows: list[ProducerSample] = []
         self._state = status.FEED_RUNS
+        self._decided_s = -1.0  # of the last decision that was seen
 
     def look(self) -> Sighting | None:
         """Return the present status, without a wait; None before the start and after the end."""
@@ -132,7 +133,10 @@ class WatchedRunner:
             for producer in found.producers
         ]
         sample = self._sample(now, found, since=(seconds, recent))
-        self.last = Sighting(sample, rows, self._events(found, rows), found.over)
+        events = self._events(found, rows)
+        events += [str(one) for one in now.tuning if one.seconds > self._decided_s]
+        self._decided_s = max([self._decided_s, *(one.seconds for one in now.tuning[-1:])])
+        self.last = Sighting(sample, rows, events, found.over)
         return self.last
 
     def _recent(self, now: Snapshot) -> tuple[float, Snapshot | None]:

@@ -13,7 +13,7 @@ from fastfeed.model.simulate import simulate
 from fastfeed.model.workload import SWITCH_S, Outcome, Producers, Workload
 
 # Error of the model itself, beside that of what was measured: nine tenths of the cells of
-# docs/bench.md lie within it.
+# bench/evidence/bench.md lie within it.
 MODEL_ERROR = 0.1
 RESAMPLES, FEW_STEPS = 4, 300
 MAX_FITTED = 4.0  # contention, or factor of a cost

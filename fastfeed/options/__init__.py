@@ -6,11 +6,14 @@ Imports core, augment (when it is used) and errors.
 from fastfeed.core.order import Shard
 from fastfeed.options.feed_options import FeedOptions, options_from, refuse_too_many
 from fastfeed.options.option_values import (
+    AUTO,
     BYTE_UNITS,
+    Auto,
     Cache,
     MetricsTarget,
     Pad,
     Remote,
+    Reorder,
     Shuffle,
     Skip,
     parse_bytes,
@@ -18,12 +21,15 @@ from fastfeed.options.option_values import (
 )
 
 __all__ = [
+    "AUTO",
     "BYTE_UNITS",
+    "Auto",
     "Cache",
     "FeedOptions",
     "MetricsTarget",
     "Pad",
     "Remote",
+    "Reorder",
     "Shard",
     "Shuffle",
     "Skip",

@@ -19,10 +19,14 @@ from fastfeed.core.shard_address import ShardAddress
 from fastfeed.core.unix import ON_LINUX
 from fastfeed.errors import OptionError
 from fastfeed.options.option_values import (
+    AUTO,
+    Auto,
     Cache,
+    Count,
     MetricsTarget,
     Pad,
     Remote,
+    Reorder,
     Shuffle,
     Skip,
     parse_bytes,
@@ -53,7 +57,7 @@ _POOL = (
 # is a part of another option's value
 ANSWERS = {
     "num_workers": _PARALLEL,
-    "workers": _PARALLEL,
+    "workers": f'{_PARALLEL}; where both are "auto", they are chosen',
     "num_threads": _PARALLEL,
     "num_parallel_calls": f"{_PARALLEL}; both run transform=",
     "use_multiprocessing": "processes=4 makes batches in worker processes, threads=4 in threads",
@@ -85,6 +89,7 @@ ANSWERS = {
     "augment_on": 'augment=Augment([...], on="dali-gpu") has the place where it is executed',
     "lengths": "pad=Pad(0, lengths=True) adds the lengths of the records",
     "error_limit": "on_error=Skip(limit=100) has the largest number of skipped errors",
+    "window": "order=Reorder(window=64) has the number of batches that may overtake one",
     "remainder": 'shard=Shard(rank, world, remainder="drop") leaves out records that cannot be '
     "divided among the ranks. The last batch of an epoch is the business of last_batch=",
     "repeat_per_producer": "a callable with an argument `worker` may yield its full copy to each "
@@ -115,9 +120,11 @@ class FeedOptions:
     Producers:
 
     threads: producer threads, or threads of each worker process, which hide waits (sleep, network,
-        disk, native code) and do not speed up pure Python.
+        disk, native code) and do not speed up pure Python; "auto" finds their number while the
+        training runs, and changes it with what it needs.
     processes: worker processes with `threads` producers each, for Python code; 0 uses threads in
-        this process.
+        this process, "auto" finds their number. Both "auto", or workers="auto": the first batches
+        are timed before the start, to choose threads or processes.
     remote: producers of a Ray cluster, beside those of `processes`: "local", "auto", the address
         of the cluster, or `Remote(...)` with their number.
     transform: function of one item of the source, which runs in the producers, also where the
@@ -155,7 +162,8 @@ class FeedOptions:
         rank as many batches as it can take.
     sampler: the indices of an epoch in order: an iterable, or indices(seed, epoch, length).
     order: "kept" delivers in the order of the source; "any" delivers what is ready first, so that a
-        slow batch delays no other.
+        slow batch delays no other; `Reorder(window=64)` does so, and no batch is more than that
+        many batches late.
 
     Limits and failures:
 
@@ -171,8 +179,8 @@ class FeedOptions:
     metrics: "tensorboard:DIR" or "prometheus:127.0.0.1:9123" publishes metrics there.
     """
 
-    threads: int = 1
-    processes: int = 0
+    threads: Count = Count(1)  # noqa: RUF009  # a descriptor
+    processes: Count = Count(0)  # noqa: RUF009
     remote: str | Remote | None = None
     transform: Callable[[Any], Any] | None = None
     filter: Callable[[Any], Any] | None = None
@@ -191,7 +199,7 @@ class FeedOptions:
     # it may hold a token
     shard: tuple[int, int] | Shard | str | None = field(default=None, repr=False)
     sampler: Any = None
-    order: Literal["kept", "any"] = "kept"
+    order: Literal["kept", "any"] | Reorder = "kept"
     prefetch: int | None = None
     memory: int | str | None = None
     on_error: Literal["raise", "skip"] | Skip = "raise"
@@ -262,9 +270,23 @@ class FeedOptions:
         return self.processes + self.remote_producers
 
     @property
+    def tuned(self) -> list[str]:
+        """The names of the numbers that are "auto", as `resize` has them."""
+        producers = self.remote.producers if isinstance(self.remote, Remote) else 0
+        counts = {"threads": self.threads, "processes": self.processes, "producers": producers}
+        return [name for name, count in counts.items() if isinstance(count, Auto)]
+
+    @property
     def parallel(self) -> int:
         """The number of parallel streams, one for each producer."""
         return self.threads * self.processes + self.remote_producers or self.threads
+
+    @property
+    def window(self) -> int | None:
+        """How many batches may overtake one; None: any number."""
+        if isinstance(self.order, Reorder):
+            return int(self.order.window)
+        return 0 if self.order == "kept" else None
 
     def shipped(self) -> FeedOptions:
         """Return the options for a worker process, with dtypes that need no TensorFlow."""
@@ -320,6 +342,9 @@ def options_from(given: dict[str, Any]) -> FeedOptions:
     one.
     """
     known = [f.name for f in fields(FeedOptions)]
+    if given.get("workers") == AUTO:
+        given = {name: value for name, value in given.items() if name != "workers"}
+        given |= {"threads": AUTO, "processes": AUTO}
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1, 0.7)
@@ -343,6 +368,16 @@ CLASHES: tuple[tuple[Callable[[FeedOptions], Any], str], ...] = (
         "threads={o.threads} beside remote= are the threads of local worker processes: set "
         "processes=1, too, or raise the number of remote producers, as in "
         "Remote(..., producers={o.threads})",
+    ),
+    (
+        lambda o: isinstance(o.threads, Auto) and o.workers and not isinstance(o.processes, Auto),
+        'threads="auto" beside processes= or remote=: the threads of a worker process stay as many '
+        'as they are. Write processes="auto", or Remote(..., producers="auto")',
+    ),
+    (
+        lambda o: o.remote is not None and "processes" in o.tuned,
+        'processes="auto" beside remote=: give their number, and let that of the remote producers '
+        'be found: Remote(..., producers="auto")',
     ),
     (
         lambda o: o.collate is not None and (o.lengths or o.augment is not None),
@@ -398,8 +433,16 @@ DEFAULT = "; leave it out for the default"
 # by option: what accepts its values, what these are, and a hint. An option without a default may
 # also be None
 CHECKS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
-    "threads": (_at_least(1), "an integer >= 1", "; a feed needs at least one producer thread"),
-    "processes": (_at_least(0), "an integer >= 0", "; 0 uses producer threads in this process"),
+    "threads": (
+        _at_least(1),
+        'an integer >= 1 or "auto"',
+        "; a feed needs at least one producer thread",
+    ),
+    "processes": (
+        _at_least(0),
+        'an integer >= 0 or "auto"',
+        "; 0 uses producer threads in this process",
+    ),
     "batch_size": (_at_least(1), "an integer >= 1", DEFAULT),
     "epochs": (_at_least(1), "an integer >= 1", DEFAULT),
     "prefetch": (
@@ -409,7 +452,11 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     ),
     "seed": (_at_least(0), "an integer >= 0 or None", ""),
     "last_batch": (_one_of("keep", "drop"), "one of 'keep', 'drop'", ""),
-    "order": (_one_of("kept", "any"), "one of 'kept', 'any'", ""),
+    "order": (
+        lambda value: isinstance(value, Reorder) or _one_of("kept", "any")(value),
+        "'kept', 'any' or Reorder(window=...)",
+        "",
+    ),
     "on_worker_death": (_one_of("raise", "restart"), "one of 'raise', 'restart'", ""),
     "records": (lambda value: isinstance(value, bool), "None, True or False", ""),
     "shuffle": (

@@ -7,10 +7,12 @@ import os
 import re
 from dataclasses import dataclass
 from math import inf
+from typing import Any, Literal, overload
 
 from fastfeed.core.order import is_integer
 from fastfeed.errors import OptionError
 
+AUTO = "auto"  # of numbers of producers
 OWN_CLUSTERS = ("local", "auto")  # of remote=
 METRICS_KINDS = ("tensorboard", "prometheus")
 BYTE_UNITS = {
@@ -25,6 +27,42 @@ BYTE_UNITS = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
+
+
+class Auto(int):
+    """A number of producers that the runner changes while the training runs: the present one."""
+
+    def __repr__(self) -> str:
+        return repr(AUTO)
+
+    def __str__(self) -> str:
+        return AUTO
+
+
+class Count:
+    """A field of a frozen dataclass: a number of producers, or "auto", which begins with one.
+
+    See "Descriptor-typed fields" in the documentation of dataclasses.
+    """
+
+    def __init__(self, default: int) -> None:
+        self._default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> int: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> int: ...
+
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return self._default if instance is None else instance.__dict__[self._name]
+
+    def __set__(self, instance: object, value: int | Literal["auto"]) -> None:
+        # a fixed number stays what it is, so that it can be refused by name
+        instance.__dict__[self._name] = Auto(1) if value == AUTO else value
 
 
 @dataclass(frozen=True)
@@ -79,19 +117,22 @@ class Remote:
     """Producers in actors of Ray, beside those of `processes`.
 
     `address`: "local" starts Ray on this machine, "auto" finds the cluster that it belongs to, and
-    "ray://host:port" or "host:port" is that of another one. `producers` have one thread each; Ray
+    "ray://host:port" or "host:port" is that of another one. `producers` have one thread each;
+    "auto" changes their number while the training runs. Ray
     reserves `cpus` for each of them, such as 0.1 for producers that wait. Raise OptionError for
     values that cannot be.
     """
 
     address: str
-    producers: int = 1
+    producers: Count = Count(1)
     cpus: float = 1.0
 
     def __post_init__(self) -> None:
         parse_address(self.address)
         if not is_integer(self.producers) or self.producers < 1:
-            raise OptionError(f"producers of Remote must be an integer >= 1, got {self!r}")
+            raise OptionError(
+                f'producers of Remote must be an integer >= 1 or "auto", got {self!r}'
+            )
         cpus = self.cpus
         if isinstance(cpus, bool) or not isinstance(cpus, (int, float)) or not 0 <= cpus < inf:
             raise OptionError(f"cpus of Remote must be a number >= 0, got {self!r}")
@@ -131,6 +172,22 @@ class Skip:
             raise OptionError(
                 f'limit of Skip must be an integer >= 0, got {self.limit!r}; use on_error="raise" '
                 "to allow no error"
+            )
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """Batches of the source leave as they are ready, and none more than `window` batches after its
+    place in the order of the source: at most so many overtake a slow one, then the feed waits for
+    it. Raise OptionError for a window that is no integer >= 1."""
+
+    window: int
+
+    def __post_init__(self) -> None:
+        if not is_integer(self.window) or self.window < 1:
+            raise OptionError(
+                f"window of Reorder must be an integer >= 1, got {self.window!r}; use "
+                'order="kept" to let no batch be late, and order="any" for no bound'
             )
 
 

@@ -19,6 +19,7 @@ SWITCHING = 0.1  # weight of a thread on a core that may be about to wait for th
 MIN_LATE_SAMPLES = 8
 # Without contention a thread gets the lock within 0.1 ms, seldom after more than 0.3 ms.
 LATE_S = 4e-4  # a longer delay is a wait for the lock
+PROBE_S = 0.005  # between two delays of a probe
 CONTENDED_S = 1e-3  # typical lateness from which the lock slows a training step
 
 
@@ -82,9 +83,8 @@ class LockDelay:
 class LockProbe:
     """A thread that measures its delay, again and again: `times` times, or until `stop`."""
 
-    def __init__(self, *, pause_s: float, times: int = sys.maxsize) -> None:
+    def __init__(self, *, times: int = sys.maxsize) -> None:
         self.delays_s: list[float] = []
-        self._pause_s = pause_s
         self._times = times
         self._over = False
         self.thread = threading.Thread(target=self._run, name="fastfeed-lock-probe", daemon=True)
@@ -94,6 +94,11 @@ class LockProbe:
         """The typical delay, once all are measured."""
         return quantile(self.delays_s, 0.5) if len(self.delays_s) == self._times else None
 
+    @property
+    def late_share(self) -> float:
+        """The share of the delays that were waits for the lock: of the time, it was held."""
+        return sum(one > LATE_S for one in self.delays_s) / max(1, len(self.delays_s))
+
     def stop(self) -> None:
         """End the thread within its pause."""
         self._over = True
@@ -101,7 +106,7 @@ class LockProbe:
     def _run(self) -> None:
         with contextlib.closing(LockDelay(DescriptorReader())) as delay:
             while not self._over and len(self.delays_s) < self._times:
-                self.delays_s.append(delay.sleep(time.perf_counter() + self._pause_s)[0])
+                self.delays_s.append(delay.sleep(time.perf_counter() + PROBE_S)[0])
 
 
 class LockCandidate(NamedTuple):

@@ -126,7 +126,7 @@ class BatchBuilder:
 
             self._key_of = key_of
             # True if producers compete with the training or with each other for cores.
-            crowded = options.workers > 0 or options.threads > 1
+            crowded = options.workers > 0 or options.threads > 1 or bool(options.tuned)
             threads = options.workers == 0
             self._executor = Executor(options.augment, crowded=crowded, threads=threads)
         alone = (options.transform, options.filter, options.collate, options.augment)

@@ -22,13 +22,15 @@ SentItem = tuple[int, int, Any, int]  # ticket, epoch, payload, number in the ep
 @dataclass(frozen=True)
 class EpochPlan:
     """Plan of a feed's epochs: the root seed, the range of all epochs, and how many of them may
-    begin before `allow` raises that number. `passed` holds, for each stream of a callable, the
-    items of the first epoch that were delivered in an earlier run."""
+    begin before `allow` raises that number. What was delivered of the first epoch in an earlier
+    run: `passed` holds the items of each stream of a callable, and `gaps` those of a source of one
+    order, as `StreamStart` does."""
 
     seed: int
     epochs: range
     allowed: int
     passed: tuple[int, ...] = ()
+    gaps: tuple[int, ...] = ()
 
 
 class EpochPermit:

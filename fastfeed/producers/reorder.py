@@ -4,11 +4,13 @@ producer, and as a bounded buffer for threads."""
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -60,19 +62,37 @@ T = TypeVar("T")
 
 class ReorderBuffer(Generic[T]):
     """Buffer from which batches leave by ticket (ordered), or as they come but not before the
-    previous epoch is complete (unordered). Those of streams in `suspects`, which changes, stay."""
+    previous epoch is complete (unordered). Those of streams in `suspects`, which changes, stay.
+
+    Ordered: a batch of the epoch that leaves may overtake those that are missing, up to `window`
+    places before its own, and so none leaves more than `window` batches after its place. `gaps`
+    are the places that left before the first ticket did: `StreamStart.gaps`.
+    """
 
     def __init__(
-        self, producers: int, *, ordered: bool, error_limit: int = 0, suspects: Collection[int] = ()
+        self,
+        producers: int,
+        *,
+        ordered: bool,
+        window: int = 0,
+        gaps: Sequence[int] = (),
+        error_limit: int = 0,
+        suspects: Collection[int] = (),
     ) -> None:
         self.ordered = ordered
+        self._window, self._gaps = window, gaps
         self._suspects = suspects
         self._held: list[tuple[T | ProducedBatch, int, int]] = []  # of suspects, with key, stream
         self._errors_left = error_limit
         self.ready: deque[T | ProducedBatch] = deque()  # to be delivered: batches, and END_OF_EPOCH
         # by ticket, or by epoch where there are no tickets
-        self.early: dict[int, list[T | ProducedBatch]] = {}
+        self._early: dict[int, list[T | ProducedBatch]] = {}
         self.next_key = 0  # the ticket, or the epoch, that leaves next
+        # With a window: a heap of what waits for lower tickets, as (ticket, epoch, batch); tickets
+        # above `next_key` that have left; and the epoch that leaves.
+        self._beyond: list[tuple[int, int, T | ProducedBatch]] = []
+        self._overtook: set[int] = set()
+        self._epoch = 0
         self.failure: Failure | None = None
         # Number of epochs that the consumer waits for. Others are produced ahead, and a failure in
         # them stays silent.
@@ -82,21 +102,57 @@ class ReorderBuffer(Generic[T]):
         self._open = producers  # producers that have not ended
         self._finished: dict[int, int] = {}  # by epoch: producers that have ended it
 
-    def insert(self, produced: T | ProducedBatch, key: int, *, stream: int = -1) -> None:
-        """Insert a batch of a stream under its ticket or epoch."""
+    def insert(
+        self, produced: T | ProducedBatch, key: int, *, stream: int = -1, epoch: int = 0
+    ) -> None:
+        """Insert a batch of a stream under its ticket, which lies in `epoch`, or under its epoch
+        (`key`)."""
         if self._held or stream in self._suspects:
             self._held.append((produced, key, stream))
             self.release()
             return
+        if self._window:
+            # the end of an epoch counts with the next one, so it overtakes nothing
+            self._line_up(produced, key, epoch=epoch + (produced is END_OF_EPOCH))
+            return
         if key != self.next_key:
-            self.early.setdefault(key, []).append(produced)
+            self._early.setdefault(key, []).append(produced)
             return
         self.ready.append(produced)
         if self.ordered:
             self.next_key += 1
-            while self.next_key in self.early:
-                self.ready.extend(self.early.pop(self.next_key))
+            while self.next_key in self._early:
+                self.ready.extend(self._early.pop(self.next_key))
                 self.next_key += 1
+
+    def _line_up(self, produced: T | ProducedBatch, ticket: int, *, epoch: int) -> None:
+        """Let a batch leave if it may, and those that it has held up."""
+        heapq.heappush(self._beyond, (ticket, epoch, produced))
+        # where the lowest ticket may not leave, no other may
+        while self._beyond and self._may_leave(*self._beyond[0][:2]):
+            ticket, epoch, produced = heapq.heappop(self._beyond)
+            # else it came twice: an exception of a signal handler interrupted the first call
+            if ticket >= self.next_key and ticket not in self._overtook:
+                self.ready.append(produced)
+                self._overtook.add(ticket)
+                self._epoch = epoch
+            while self.next_key in self._overtook:
+                self.next_key += 1
+                self._overtook.discard(self.next_key - 1)
+
+    def _may_leave(self, key: int, epoch: int) -> bool:
+        if not self._window:
+            return key == self.next_key
+        ahead = self._place(key) - self._place(self.next_key)
+        return key <= self.next_key or (ahead <= self._window and epoch == self._epoch)
+
+    def _place(self, ticket: int) -> int:
+        return ticket + bisect_right(self._gaps, ticket)
+
+    @property
+    def waiting(self) -> int:
+        """Batches that wait for lower tickets, or epochs of which some wait for the one before."""
+        return len(self._early) + len(self._beyond)
 
     def release(self) -> None:
         """Insert the batches that were held back, of streams that are no suspects any more."""
@@ -106,7 +162,7 @@ class ReorderBuffer(Generic[T]):
             if one[2] in suspects:
                 self._held.append(one)
             elif one[1] != self.next_key:
-                self.early.setdefault(one[1], []).append(one[0])
+                self._early.setdefault(one[1], []).append(one[0])
             else:
                 self.ready.append(one[0])
 
@@ -141,7 +197,7 @@ class ReorderBuffer(Generic[T]):
             self._finished.pop(self.next_key, None)
             self.next_key += 1
             self.ready.append(END_OF_EPOCH)
-            self.ready.extend(self.early.pop(self.next_key, ()))
+            self.ready.extend(self._early.pop(self.next_key, ()))
 
     def want(self, epochs: int) -> None:
         """Set how many epochs the consumer waits for. The grace time of a failure in a newly wanted
@@ -211,7 +267,8 @@ class ReorderBuffer(Generic[T]):
     def clear(self) -> None:
         """Drop everything that was produced."""
         self.ready.clear()
-        self.early.clear()
+        self._early.clear()
+        self._beyond.clear()
         self._held.clear()
 
 
@@ -219,11 +276,12 @@ class BoundedBuffer(ReorderBuffer[ProducedBatch]):
     """Buffer into which producers `put` and from which one consumer `take`s, in threads. What
     changes the order itself is called inside `changing`.
 
-    Ordered: batches leave by ticket. At most `max_batches` of them are ready to leave; those that
-    came early wait for a straggler and are limited in bytes, and in number with the others by
-    `max_depth`, so that one slow batch does not stop the others. Unordered: batches leave as they
-    come, but not before the previous epoch is complete. In both cases the batch that the consumer
-    waits for is always accepted, however full the buffer is, so the bounds cannot deadlock.
+    Ordered: batches leave by ticket, or in a window of it. At most `max_batches` of them are ready
+    to leave; those that came early wait for a straggler and are limited in bytes, and in number
+    with the others by `max_depth`, so that one slow batch does not stop the others. Unordered:
+    batches leave as they come, but not before the previous epoch is complete. In both cases the
+    batch that the consumer waits for is always accepted, however full the buffer is, so the bounds
+    cannot deadlock.
     """
 
     def __init__(
@@ -258,17 +316,18 @@ class BoundedBuffer(ReorderBuffer[ProducedBatch]):
             self._room.notify_all()
             yield
 
-    def put(self, produced: ProducedBatch, key: int, *, row: StageRow) -> bool:
-        """Put a batch under its ticket or epoch. Return False if the feed was stopped."""
+    def put(self, produced: ProducedBatch, key: int, *, row: StageRow, epoch: int = 0) -> bool:
+        """Put a batch under its ticket, which lies in `epoch`, or under its epoch (`key`). Return
+        False if the feed was stopped."""
         nbytes = produced.batch.nbytes if produced.batch else 0
         with self._lock:
-            if self._full(key, nbytes):
-                self._wait_for_room(key, nbytes, row=row)
+            if self._full(key, nbytes, epoch=epoch):
+                self._wait_for_room(key, nbytes, row=row, epoch=epoch)
             if self.stopped:
                 return False
             self.depth += produced.batch is not None
             self.depth_nbytes += nbytes
-            self._add(produced, key)
+            self._add(produced, key, epoch=epoch)
         return True
 
     def abandon(self, error: BaseException) -> None:
@@ -335,8 +394,8 @@ class BoundedBuffer(ReorderBuffer[ProducedBatch]):
         finally:
             self._waiting = False
 
-    def _full(self, key: int, nbytes: int) -> bool:
-        if not self.depth or (key == self.next_key and not self.ready):
+    def _full(self, key: int, nbytes: int, *, epoch: int) -> bool:
+        if not self.depth or (not self.ready and self._may_leave(key, epoch)):
             return False
         if self.ordered and self.depth < self._max_depth:
             crowded = len(self.ready) >= self.max_batches
@@ -344,21 +403,21 @@ class BoundedBuffer(ReorderBuffer[ProducedBatch]):
             crowded = self.depth >= self.max_batches
         return crowded or self.depth_nbytes + nbytes > self._max_nbytes
 
-    def _wait_for_room(self, key: int, nbytes: int, *, row: StageRow) -> None:
+    def _wait_for_room(self, key: int, nbytes: int, *, row: StageRow, epoch: int) -> None:
         start = time.perf_counter()
         self._blocked.append(key)
         try:
             with waiting(ROOM):
-                while self._full(key, nbytes) and not self.stopped:
+                while self._full(key, nbytes, epoch=epoch) and not self.stopped:
                     self._room.wait(STOP_CHECK_S)
         finally:
             self._blocked.remove(key)
             row.wait_out_s += time.perf_counter() - start
 
-    def _add(self, produced: ProducedBatch, key: int) -> None:
+    def _add(self, produced: ProducedBatch, key: int, *, epoch: int) -> None:
         next_key = self.next_key
-        self.insert(produced, key, stream=produced.stream)
+        self.insert(produced, key, stream=produced.stream, epoch=epoch)
         if self.next_key != next_key and self.next_key in self._blocked:
             self._room.notify_all()  # a producer that waits for room is next
-        if self._waiting and key == next_key:
+        if self._waiting and self.ready:
             self._filled.notify()

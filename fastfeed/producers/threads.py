@@ -55,7 +55,7 @@ class ThreadProducers:
     def __init__(
         self, source: Source, options: FeedOptions, *, plan: EpochPlan, leads: bool = True
     ) -> None:
-        ordered = source.ordered and options.order == "kept"
+        ordered = source.ordered and options.window is not None
         self._source, self._plan = source, plan
         self._builder = BatchBuilder(source.reader, options)
         self._permit = EpochPermit(plan.allowed)
@@ -64,6 +64,8 @@ class ThreadProducers:
         self._buffer = BoundedBuffer(
             options.threads,
             ordered=ordered,
+            window=options.window or 0,
+            gaps=plan.gaps,
             error_limit=options.error_limit,
             suspects=suspects,
             max_batches=options.prefetch or batches_ahead(options.threads),
@@ -296,4 +298,5 @@ class ThreadOutlet(Outlet):
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Put a batch into the buffer. Return False if no other is wanted."""
-        return self._buffer.put(produced, key, row=self.row) and not self.retired
+        put = self._buffer.put(produced, key, row=self.row, epoch=self.position)
+        return put and not self.retired

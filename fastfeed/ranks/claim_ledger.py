@@ -76,6 +76,12 @@ class ClaimLedger:
             heappush(self._returned, serial)
         return len(own)
 
+    def ended(self) -> bool:
+        """Return whether every batch of the first run is consumed."""
+        end = (self._first // self._run + 1) * self._run if self._run else 0
+        epochs = range(self._first, end)
+        return bool(epochs) and all(self.consumed[e] == self._batches for e in epochs)
+
     def state(self) -> dict[str, Any]:
         """Return where the job is, as JSON: the first epoch that is not consumed and, for each
         epoch that was begun, the batches before `next` that are not consumed."""

@@ -224,6 +224,11 @@ class ShardServer:
                 "the job has begun without a state: restore() the state in every rank, with a new "
                 "ShardServer"
             )
+        if self._ledger.ended() and all(rank.report.state != "running" for rank in self._ranks):
+            return (
+                f"this job has ended: {len(self._ranks)} ranks have consumed all of its batches "
+                "and left. A new training needs a new ShardServer"
+            )
         return ""
 
     def _answer(self, rank: _Rank, message: dict[str, Any]) -> None:

@@ -27,10 +27,10 @@ from fastfeed.core.position import (
 from fastfeed.core.shard_address import ShardAddress
 from fastfeed.engine.epoch_schedule import ResumePoint
 from fastfeed.errors import FeedWarning, OptionError, message_of
-from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.samplers import FIXED_SAMPLERS
 from fastfeed.source import CallableSource, IndexedSource, SharedSource, Source
+from fastfeed.source.mix import Mix
 
 if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment

@@ -9,9 +9,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from fastfeed.core.stats import Snapshot
+from fastfeed.core.stats import Decision, Snapshot
 from fastfeed.core.status import FeedStatus
 from fastfeed.engine.feed import Feed
 from fastfeed.engine.order_stage import PRODUCERS_JOIN_S
@@ -91,12 +91,16 @@ class FeedRunner:
 
     @with_options(FeedOptions)
     def __init__(self, source: Any, **options: Any) -> None:
-        self.options = options_from(options)
-        self._stream = Stream(source, self.options)
+        self._stream = Stream(source, options_from(options))
         self._sink: SessionQueue | None = None
         self._started = False
         self._turns = Turns("this runner", self._stream)
         self._iterations: IterationManager | None = None
+
+    @property
+    def options(self) -> FeedOptions:
+        """The options, with the present numbers of producers."""
+        return self._stream.options
 
     def __enter__(self) -> FeedRunner:
         return self
@@ -238,8 +242,11 @@ class FeedRunner:
 
     def __repr__(self) -> str:
         options, now = self._stream.options, self._stream.snapshot()
-        parts = [self._stream.source_name, f"threads={options.threads}"]
-        parts += [f"processes={options.processes}"] * (options.processes > 0)
+        counts = {"threads": options.threads}
+        counts |= {"processes": options.processes} if options.processes else {}
+        parts = [self._stream.source_name]
+        for name, count in counts.items():
+            parts.append(f"{name}={count:d}" + " (auto)" * (name in options.tuned))
         parts += [f"remote={options.remote!r}"] * (options.remote is not None)
         parts += [f"batch_size={options.batch_size}"] * (options.batch_size is not None)
         parts.append(self._stream.activity)
@@ -271,7 +278,7 @@ class FeedRunner:
         anything is started. Return the runner.
 
         A list of the states of all ranks of shard=(rank, world) continues with any number of ranks,
-        if order="any": the rest of the epoch is divided anew.
+        unless order="kept": the rest of the epoch is divided anew.
 
         Batches that were ready and not consumed are produced again. Raise StateError after the
         start, and OptionError for the state of another stream, with the differences.
@@ -283,23 +290,28 @@ class FeedRunner:
     def resize(
         self,
         *,
-        threads: int | None = None,
-        processes: int | None = None,
-        producers: int | None = None,
+        threads: int | Literal["auto"] | None = None,
+        processes: int | Literal["auto"] | None = None,
+        producers: int | Literal["auto"] | None = None,
     ) -> FeedRunner:
         """Change the number of producers, also while the training runs: order, draws and records
         stay what they are. Return the runner.
 
         New producers begin as soon as they have started; those that leave make what they have
-        begun. A number that is left out stays. `memory=` is divided anew for new workers only.
+        begun. A number that is left out stays; "auto" changes it from now on with what the training
+        needs. `memory=` is divided anew for new workers only.
         Raise OptionError for a callable, whose streams belong to its producers, and for a kind of
         producer that the runner does not have; StateError for a runner made by `also`.
         """
         self._stream.refuse_stopped()
         wanted = {"threads": threads, "processes": processes, "producers": producers}
         self._stream.resize({name: n for name, n in wanted.items() if n is not None})
-        self.options = self._stream.options
         return self
+
+    def tuning(self) -> list[Decision]:
+        """Return what was decided where the number of producers is "auto", oldest first: when, from
+        which number to which, if it was kept, and why."""
+        return list(self._stream.tuning)
 
     @with_options(FeedOptions)
     def also(self, source: Any, **options: Any) -> FeedRunner:
@@ -332,9 +344,9 @@ class FeedRunner:
             "stall_timeout_s",
             "metrics",
         )
-        runner = FeedRunner(
-            source, **{name: getattr(self.options, name) for name in names} | options
-        )
+        own = {name: getattr(self.options, name) for name in names}
+        own["threads"] = int(own["threads"])  # those of the first runner are changed
+        runner = FeedRunner(source, **own | options)
         self._stream.share(runner._stream)
         return runner
 

@@ -4,6 +4,7 @@ workers."""
 from __future__ import annotations
 
 import importlib
+import logging
 import threading
 import warnings
 import weakref
@@ -14,7 +15,7 @@ from typing import Any
 
 from fastfeed.core.collate import Rebatcher, SizeChecker
 from fastfeed.core.position import Position
-from fastfeed.core.stats import Snapshot, StageRow
+from fastfeed.core.stats import Decision, Snapshot, StageRow
 from fastfeed.engine.epoch_schedule import ResumePoint
 from fastfeed.engine.feed import Feed
 from fastfeed.engine.order_stage import CutStage, Cutter, OrderStage, run_is_over
@@ -22,7 +23,7 @@ from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
 from fastfeed.jobs.observer import observe, unobserve
 from fastfeed.jobs.runner_samples import WatchedRunner
-from fastfeed.options import FeedOptions, Shuffle, refuse_too_many
+from fastfeed.options import AUTO, Auto, FeedOptions, Shuffle, refuse_too_many
 from fastfeed.producers.process.supervisor import SharedWorkers
 from fastfeed.runner.checkpoint import (
     fingerprint,
@@ -43,7 +44,9 @@ from fastfeed.source import (
     source_from,
     uncached,
 )
+from fastfeed.tune.tuning_thread import TuningThread, count_of
 
+LOG = logging.getLogger("fastfeed")
 MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
 
 
@@ -119,6 +122,8 @@ class Stream:
         self._followers: list[weakref.ref[Stream]] = []
         self._session_snapshot: Callable[[], Snapshot] | None = None
         self._watch: WatchedRunner | None = None  # from the first start on
+        self._tuning: TuningThread | None = None
+        self._decided: tuple[Decision, ...] = ()  # before the first feed
         STREAMS.append(weakref.ref(self, STREAMS.remove))
         self._sink = ""  # the name of the one that takes the batches
 
@@ -263,7 +268,37 @@ class Stream:
             found,
             remade=data.remade if isinstance(data, CachedRecords) else 0,
             one_reader=isinstance(self.source, SharedSource),
+            tuning=self.tuning,
         )
+
+    @property
+    def tuning(self) -> tuple[Decision, ...]:
+        """What was decided where the number of producers is "auto", oldest first."""
+        return self._decided if self._tuning is None else self._tuning.history
+
+    @property
+    def searches(self) -> bool:
+        """True while a number of producers that is "auto" is looked for."""
+        return self._tuning is not None and self._tuning.searches
+
+    def _choose(self) -> None:
+        """Choose what is "auto" and cannot change while a feed runs: the kind of producers, and the
+        number of a callable's streams."""
+        knobs = self.options.tuned
+        if knobs and not self.shares and (len(knobs) > 1 or not self.source.ordered):
+            # a quarter of the time that `import fastfeed` would take
+            from fastfeed.tune.profile import chosen
+
+            self.options, decision = chosen(self._given, self.source, options=self.options)
+            self._decided = (*self._decided, decision)
+            LOG.info("%s", decision)
+
+    def _tune(self) -> None:
+        """Begin to change the number of producers that is "auto", of a feed that runs."""
+        for knob in self.options.tuned if self.feed is not None and not self.shares else ():
+            if self._tuning is None or self._tuning.knob != knob or not self._tuning.runs:
+                self._tuning = TuningThread(self, knob, past=self.tuning)
+                self._tuning.start()
 
     @property
     def source_name(self) -> str:
@@ -280,7 +315,9 @@ class Stream:
         return "ended" if self.feed.ended else "running"
 
     def unwatch(self) -> None:
-        """End the observation of the feed by the black box and metrics."""
+        """End the observation of the feed by the black box and metrics, and its tuning."""
+        if self._tuning is not None:
+            self._tuning.stop()
         watch, self._watch = self._watch, None
         if watch is not None:
             unobserve(watch)
@@ -311,7 +348,7 @@ class Stream:
         self.resumed = True
         warn_of_costs(self.source, self._resume, producers=self.options.parallel)
 
-    def resize(self, wanted: Mapping[str, int]) -> None:
+    def resize(self, wanted: Mapping[str, int | str]) -> None:
         """Change the numbers of producers to those of `wanted`, by the names of the options. Raise
         what `FeedRunner.resize` raises."""
         if self.shares:
@@ -320,20 +357,21 @@ class Stream:
                 "which can be resized"
             )
         with self.resizing:
-            _refuse_kinds(self.options, wanted)
+            numbers = {name: _number_of(n, self.options, knob=name) for name, n in wanted.items()}
+            _refuse_kinds(self.options, numbers)
             for other in (self, *self.living_followers()):
                 if not other.source.ordered:
                     raise OptionError(
-                        f"resize({_in_words(wanted)}): each producer of {other.source_name}, a "
+                        f"resize({_in_words(numbers)}): each producer of {other.source_name}, a "
                         "callable, has a stream of its own, which no other can go on with. Pass an "
                         "iterable or an indexable; or save state(), and restore() it with another "
                         "number"
                     )
             options = self.options.with_workers(
-                wanted.get("processes", self.options.processes),
-                wanted.get("producers", self.options.remote_producers),
+                numbers.get("processes", self.options.processes),
+                numbers.get("producers", self.options.remote_producers),
             )
-            options = replace(options, threads=wanted.get("threads", options.threads))
+            options = replace(options, threads=numbers.get("threads", options.threads))
             refuse_too_many(options.threads, options.processes)
             self.options = options
             for follower in self.living_followers():
@@ -343,6 +381,7 @@ class Stream:
                     )
             if self.feed is not None:
                 self.feed.resize(uncached(options))
+            self._tune()
 
     def _start_with(self, workers: SharedWorkers) -> None:
         """Make a feed for the workers of the leader, before they start. After a restart it
@@ -406,6 +445,7 @@ class Stream:
         workers: SharedWorkers | None = None,
     ) -> Feed:
         with self.resizing:
+            self._choose()
             workers = workers or SharedWorkers()
             options = uncached(self.options)
             feed = Feed(
@@ -428,6 +468,7 @@ class Stream:
                     follower._start_with(workers)
                 feed.start()
                 self.refuse_stopped()
+                self._tune()
             except BaseException:  # the next call raises the same
                 self.unwatch()
                 feed.stop(0)
@@ -499,6 +540,12 @@ def _refuse_kinds(options: FeedOptions, wanted: Mapping[str, int]) -> None:
             raise OptionError(
                 f"resize({_in_words(wanted)}): {name}= must be at least 1; stop() ends all"
             )
+
+
+def _number_of(given: Any, options: FeedOptions, *, knob: str) -> int:
+    """Return a number of producers that is given, "auto" as the present one."""
+    number: int = Auto(count_of(options, knob) or 1) if given == AUTO else given
+    return number
 
 
 def _in_words(wanted: Mapping[str, int]) -> str:

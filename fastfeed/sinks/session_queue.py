@@ -416,7 +416,7 @@ class SessionQueue:
             copied=now.consumed.copied,
         )
         depth = now.depth + self._queued
-        return replace(now, elapsed_s=elapsed_s, consumed=consumed, depth=depth)
+        return replace(now, elapsed_s=elapsed_s, consumed=consumed, depth=depth, taken_s=elapsed_s)
 
 
 def check_graph() -> None:

@@ -17,12 +17,12 @@ from fastfeed.core.leaves import array_of
 from fastfeed.core.structure import Structure, describe, leaves_of, rebuild, structure_of
 from fastfeed.core.worker import UserFunction, Worker, has_parameter
 from fastfeed.errors import OptionError
-from fastfeed.mix import Mix
 from fastfeed.options import Cache, FeedOptions
 from fastfeed.source.arrays import ColumnReader
 from fastfeed.source.base import FILTERED, Source
 from fastfeed.source.cache_file import ABSENT, FILTERED_OUT, CacheFile, new_cache_file
 from fastfeed.source.indexed import IndexedSource
+from fastfeed.source.mix import Mix
 
 LOG = logging.getLogger("fastfeed")
 Array = np.ndarray[Any, Any]

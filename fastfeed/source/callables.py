@@ -50,6 +50,13 @@ class CallableSource:
         self._owners: dict[int, tuple[Any, int]] = {}
         self._had_items: set[int] = set()
         refuse_options(options, names=("sampler", "remainder"), kind="a callable")
+        if options.window:
+            raise OptionError(
+                f"order={options.order!r} requires a source of one order, an indexable or an "
+                "iterable, got a callable: each producer has a stream of its own, and their "
+                "batches are delivered as they come. Leave out order=, or pass an iterable with "
+                "the slow part in transform="
+            )
         if options.shard is not None and not self.takes_worker:
             raise OptionError(
                 f"shard={options.place} requires a callable with an argument `worker`, because all "

@@ -12,10 +12,10 @@ from fastfeed.core.order import Order, Recipe, order_of
 from fastfeed.core.position import FROM_THE_START, StreamStart
 from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
-from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions
 from fastfeed.samplers import FIXED_SAMPLERS
 from fastfeed.source.base import EpochEnd, Item, ItemReader, TicketedSource
+from fastfeed.source.mix import Mix
 
 Claim = Callable[[int], "int | None"]
 

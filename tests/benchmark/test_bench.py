@@ -24,6 +24,7 @@ from fastfeed.benchmark.consumers import (
 )
 from fastfeed.benchmark.measure import measure_producer, measure_step
 from fastfeed.benchmark.report import json_of, write_plots
+from fastfeed.benchmark.summary import auto_sentence
 from fastfeed.benchmark.sweep import SweepPlan, parse_counts, run_sweep
 from fastfeed.benchmark.workloads import seconds_from, workload_from
 from fastfeed.model.workload import Producers
@@ -255,3 +256,25 @@ def test_the_session_is_measured() -> None:
     assert [s.windows[0].steps for s in sweep.settings] == [30]
     assert 0 <= sweep.settings[0].windows[0].starvation <= 1
     assert len(sweep.live) == 2 and sweep.ceiling < 1e6
+
+
+@pytest.mark.slow
+def test_what_the_runner_chooses_is_compared_with_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastfeed.benchmark.sweep.SEARCH_LIMIT_S", 0.2)
+    workload = workload_from("sleep:1ms", batch_size=4)
+    plan = SweepPlan((1, 2), 4, 1.0, 60, 2, auto=True)
+    sweep = run_sweep(workload, consumer_from("sim:100us"), plan=plan, progress=quiet)
+    assert sweep.auto is not None
+    assert [w.steps for w in sweep.auto.windows] == [60, 60]
+    assert 'workers="auto" chose ' in auto_sentence(sweep)
+    found = json.loads(json.dumps(json_of(sweep), allow_nan=False))["auto"]
+    assert found["of_best"] == sweep.auto.rate / max(s.rate for s in sweep.settings)
+    assert len(found["runs"]) == 2
+
+
+def test_nothing_is_chosen_unasked() -> None:
+    plan = SweepPlan((1,), 4, 1.0, 5, 1)
+    workload = workload_from("sleep:1ms", batch_size=4)
+    sweep = run_sweep(workload, consumer_from("sim:100us"), plan=plan, progress=quiet)
+    assert auto_sentence(sweep) == ""
+    assert json_of(sweep)["auto"] is None

@@ -22,10 +22,10 @@ from fastfeed.benchmark.compare import (
     compare,
     lines_of,
     ratio,
-    students_t,
 )
 from fastfeed.benchmark.summary import check_au
 from fastfeed.cli import main
+from fastfeed.model.students_t import students_t
 from fastfeed.model.workload import Producers
 from tests.benchmark.test_report import WAITS, sweep_of
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from fastfeed.core.stats import Snapshot, StageRow
+from fastfeed.core.stats import Decision, Snapshot, StageRow
 from fastfeed.diagnose.diagnosis import (
     CODES,
     Account,
@@ -29,6 +29,7 @@ from fastfeed.diagnose.evidence import (
     MarkHint,
     Task,
 )
+from fastfeed.diagnose.proof import SAME, Proof, Tried
 from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
@@ -248,6 +249,37 @@ def doubtful() -> Diagnosis:
     )
 
 
+DIFF = """\
+--- a/train.py
++++ b/train.py
+@@ -7,2 +7,2 @@
+-runner = FeedRunner(batches, threads=1)
++runner = FeedRunner(batches, threads=4)
+ for batch in runner:
+"""
+
+
+def proven() -> Diagnosis:
+    """A change was proven, another one was slower, and one could not run."""
+    one = diagnosis("input.latency")
+    knob = one.recommendations[0].knob
+    known = {"knob": knob, "predicted": 1.84, "predicted_interval": (1.65, 2.02)}
+    more = Tried(
+        "threads=4", 1.87, (1.81, 1.93), 3, True, "", SAME, "the first 200 are equal", **known
+    )
+    loss = "same loss after 50 steps"
+    tried = (
+        replace(more, loss=loss),
+        Tried('order="any"', 0.82, (0.78, 0.87), 1, False, "slower"),
+        Tried("processes=2", None, None, 1, False, "Traceback ...\nPicklingError: a lock"),
+    )
+    untried = (
+        "10 times rarer: if n % 100 == 0: your script would do it less often (--also-rarer)",
+    )
+    proof = Proof(31.0, 58.0, 1.87, (1.81, 1.93), SAME, DIFF, tried, untried, 143.0)
+    return replace(one, proof=proof)
+
+
 def no_gain() -> Diagnosis:
     """No change is recommended."""
     why = "No change of the input gains anything: with free input the loop is as fast (the step)"
@@ -310,7 +342,15 @@ def long() -> Diagnosis:
 
 
 ROWS = StageRow(batches=40, read_s=4, transform_s=2, wait_out_s=4), StageRow()
-FEED = Snapshot(60.0, ROWS[0], StageRow(batches=40, wait_in_s=8, shuffle_s=2), 3, 96, ROWS)
+FEED = Snapshot(
+    60.0,
+    ROWS[0],
+    StageRow(batches=40, wait_in_s=8, shuffle_s=2),
+    3,
+    96,
+    ROWS,
+    tuning=(Decision(1.5, "threads", 1, 4, True, "20 -> 80 steps/s"),),
+)
 
 
 def odd() -> Diagnosis:
@@ -359,4 +399,4 @@ def _of(code: str) -> Callable[[], Diagnosis]:
 
 EXAMPLES: dict[str, Callable[[], Diagnosis]] = {code: _of(code) for code in CODES}
 EXAMPLES |= {f.__name__: f for f in (abstained, no_steps, unknown, long, odd)}
-EXAMPLES |= {f.__name__: f for f in (doubtful, no_gain, whole_epochs)}
+EXAMPLES |= {f.__name__: f for f in (doubtful, no_gain, proven, whole_epochs)}

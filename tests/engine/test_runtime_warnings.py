@@ -88,11 +88,11 @@ def test_worker_processes_and_followers_are_not_probed(given: Any) -> None:
 
 
 def test_the_probe_measures_a_quiet_process_and_ends_when_told() -> None:
-    probe = LockProbe(pause_s=0.005, times=3)
+    probe = LockProbe(times=3)
     probe.thread.start()
     probe.thread.join(LIMIT_S)
     assert probe.median_s is not None
-    other = LockProbe(pause_s=0.005, times=3)
+    other = LockProbe(times=3)
     other.stop()
     other.thread.start()
     other.thread.join(LIMIT_S)

@@ -25,7 +25,7 @@ for run in runs:
 """
 CASES = {
     "": [
-        ("resume.py --threads 0", "threads must be an integer >= 1, got 0"),
+        ("resume.py --threads 0", 'threads must be an integer >= 1 or "auto", got 0'),
         ("resume.py --crash 70", "must be a step from 0 to 69"),
         ("resume.py --processes x", "argument --processes: invalid int value: 'x'"),
         ("remote_ray.py --producers 0", "producers of Remote must be an integer >= 1"),
@@ -36,6 +36,10 @@ CASES = {
         ("data_parallel.py --die 2", "--die 2: must be one of the 2 that start, 0 to 1"),
         ("data_parallel.py --data nowhere", "--data nowhere: does not exist"),
         ("data_parallel.py --plot a.png", "it needs --compare"),
+        ("data_parallel.py --slow 0.5", "--slow 0.5: must be 1 or more"),
+        ("data_parallel.py --slow 4 --workers 1", "--slow: nobody waits for one rank"),
+        ("data_parallel.py --large-batch 1", "--large-batch 1: must be 2 or more"),
+        ("data_parallel.py --compare --slow 2", "--slow: not allowed with argument --compare"),
         ("async_parallel.py --workers 0", "--workers 0: must be 1 or more"),
         ("async_parallel.py --sweep 1,x", "argument --sweep: invalid numbers value: '1,x'"),
         ("async_parallel.py --sweep 2,0", "argument --sweep: invalid numbers value: '2,0'"),
@@ -57,13 +61,21 @@ CASES = {
         ("photos_dali.py --on nothing", "Augment(on='nothing')"),
     ],
     "keras": [
-        ("mnist_session.py --threads 0", "threads must be an integer >= 1, got 0"),
+        ("mnist_session.py --threads 0", 'threads must be an integer >= 1 or "auto", got 0'),
         ("mnist_session.py --sleep=-1", "--sleep must be 0 or more"),
         ("mnist_keras.py --batch-size 0", "batch_size must be an integer >= 1, got 0"),
         ("mnist_keras.py --data nowhere", "nowhere does not exist"),
         ("keras_fit.py --epochs 0", "--epochs 1 or more"),
-        ("keras_fit.py --processes=-1", "processes must be an integer >= 0, got -1"),
+        ("keras_fit.py --processes=-1", 'processes must be an integer >= 0 or "auto", got -1'),
         ("metric_learning.py --batch 0", "--size, --batch and --pairs must be 1 or more"),
+        (
+            "metric_learning.py --data nowhere",
+            "--data nowhere: does not exist; it must be a folder",
+        ),
+        (
+            "metric_learning.py --held-out 9 ten",
+            "--held-out ten: no such group or class; there are 0,",
+        ),
     ],
 }
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+from argparse import Namespace
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.examples.conftest import Run
+from tests.examples.conftest import EXAMPLES, ROOT, Run
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 DIFFERENT_WORLDS = """
@@ -16,7 +21,7 @@ import data_parallel
 from local_cluster import LocalCluster, free_addresses
 
 if __name__ == "__main__":
-    args, addresses = data_parallel.options(), free_addresses(3)
+    args, addresses = data_parallel.options(""), free_addresses(3)
     _, results = multiprocessing.get_context("spawn").Pipe(duplex=False)
     with LocalCluster(limit_s=500) as cluster:
         for rank, known in enumerate((addresses[:2], addresses, addresses)):
@@ -40,6 +45,55 @@ class TestSynchronous:
         out, _ = run("data_parallel.py", *options)
         assert len(found := accuracies(out, 20, "ranks")) == 2
         assert found[-1] > 0.6, "guessing gives 0.1"
+
+    def test_all_wait_for_a_slow_rank(self, run: Run, tmp_path: Path) -> None:
+        pytest.importorskip("tensorflow")
+        pytest.importorskip("matplotlib")
+        picture = tmp_path / "slow.png"
+        out, _ = run("data_parallel.py", "--quick", "--slow", "4", "--plot", str(picture))
+        assert picture.stat().st_size > 2000
+        figures = json.loads(picture.with_suffix(".json").read_text())
+        even, slow = figures["runs"]
+        assert (even["work_ms"], slow["work_ms"]) == ([20, 20], [20, 80])
+        assert {len(waits) for found in (even, slow) for waits in found["waits"]} == {19}
+        first, second = map(np.median, slow["waits"])
+        assert first > second == 0, "the slow rank comes last"
+        assert re.search(r"^\| 1 \| 80 \| 0 \| \d+ \|$", out, re.MULTILINE)
+
+    def test_a_minibatch_8_times_larger(self, run: Run, tmp_path: Path) -> None:
+        pytest.importorskip("tensorflow")
+        pytest.importorskip("matplotlib")
+        picture = tmp_path / "large.png"
+        out, _ = run("data_parallel.py", "--quick", "--large-batch", "8", "--plot", str(picture))
+        assert picture.stat().st_size > 2000
+        assert re.findall(r"^epoch 1: (\d+) steps", out, re.MULTILINE) == ["20", "2", "2", "2"]
+        cases = json.loads(picture.with_suffix(".json").read_text())["accuracies"]
+        assert list(cases) == [
+            "minibatch 64",
+            "512, the same rate",
+            "512, 8 times the rate",
+            "512, 8 times the rate, warm-up",
+        ]
+        assert all(len(history) == 2 for histories in cases.values() for history in histories)
+
+    def test_the_linear_rule_and_the_warm_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("tensorflow")
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        from large_minibatch import make_optimizers
+
+        def rates(**changed: Any) -> list[float]:
+            options = {"learning_rate": 0.05, "epochs": 5, "optimizer": "momentum", **changed}
+            (optimizer,) = make_optimizers(Namespace(**options), scale=8, steps=10)
+            optimizer.build([])
+            found = []
+            for step in (0, 10):
+                optimizer.iterations.assign(step)
+                found.append(round(float(optimizer.learning_rate), 4))
+            return found
+
+        assert rates(warmup=1) == [0.05, 0.4]
+        assert rates(warmup=0)[0] == 0.4
+        assert rates(warmup=1, epochs=1)[0] == 0.05, "a training that is all warm-up"
 
     def test_a_killed_rank_ends_the_other_with_a_clear_error(self, run: Run) -> None:
         pytest.importorskip("tensorflow")
@@ -114,7 +168,8 @@ class TestAsynchronous:
         pytest.importorskip(framework)
         # a small step: at 0.1, updates that are two behind already undo each other
         quick = ("async_parallel.py", "--quick", "--framework", framework)
-        out, _ = run(*quick, "--learning-rate", "0.01", *options)
+        out, errors = run(*quick, "--learning-rate", "0.01", *options)
+        assert "training: 100%" in errors and "40/40" in errors
         assert "applied in 2 epochs: 1280 records 2 times\n" in out
         assert re.search(r"staleness \d+ \(median\), \d+ \(95 %\), \d+ \(most\)", out)
         assert float(re.search(r"test accuracy (\S+)", out)[1]) > 0.4, "guessing gives 0.1"
@@ -128,6 +183,44 @@ class TestAsynchronous:
         applied = {int(times): int(count) for count, times in counts}
         assert sum(applied.values()) == 1280
         assert min(applied) >= 2, "none is lost; the last steps of the dead worker may come again"
+
+
+def test_the_tables_of_the_page_are_those_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import async_results
+    import data_parallel_studies
+
+    page = (ROOT / "docs" / "data-parallel.md").read_text()
+    tables = dict.fromkeys(("large_minibatch", "slow_rank"), data_parallel_studies.table)
+    for name, table in {**tables, "async_parallel": async_results.table}.items():
+        figures = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+        assert table(figures) in page, name
+
+
+def test_the_speed_in_the_picture_is_that_of_the_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import async_results
+
+    def run_of(*seconds: float) -> dict[str, Any]:
+        sent = [(index, s, Counter({0: 30, 1: 10})) for index, s in enumerate(seconds)]
+        found = {"sent": sent, "accuracy": 0.9, "applied": Counter({2: 64}), "given_again": 0}
+        return async_results.summary(found, len(seconds))
+
+    drawn = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    sweep = [run_of(2.0), run_of(2.0, 4.0)]
+    async_results.plot(sweep, str(tmp_path / "unused.png"))
+    (speeds,) = (line.get_ydata() for line in drawn[0].axes[0].lines if line.get_marker() == "o")
+    assert list(speeds) == [20, 20]
+    assert re.findall(
+        r"^\| (\d) \| (\d+) \| (\d+) % \|", async_results.table(sweep), re.MULTILINE
+    ) == [
+        ("1", "20", "100"),
+        ("2", "20", "50"),
+    ]
 
 
 def test_the_perceptron_tells_where_the_time_went(run: Run) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.examples.conftest import ROOT, Run
+from tests.examples.conftest import EXAMPLES, ROOT, Run
 
 TRAININGS = ["mnist_session.py", "mnist_keras.py"]
 SHARED = [Path(os.environ.get("FASTFEED_DATA") or ROOT), ROOT.parent / "shared" / "data"]
@@ -75,13 +78,20 @@ def test_small_digits_and_a_file_that_is_named_and_the_real_mnist_where_it_is(
         assert accuracies(third)[0] > 0.2, "300 steps give about 0.5, guessing gives 0.1"
 
 
-def test_both_train_the_same_network() -> None:
+def test_all_train_the_same_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import mnist_session
     import tensorflow as tf
 
     from fastfeed.benchmark import cnn_keras, cnn_session
 
-    for shape in ((28, 28), (224, 200, 3), (8, 9)):
+    def shapes(network: Callable[..., Any], shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         with tf.Graph().as_default():
-            cnn_session.logits(tf.compat.v1.placeholder(tf.uint8, (None, *shape)), training=True)
-            session = [tuple(v.shape) for v in tf.compat.v1.trainable_variables()]
-        assert session == [tuple(v.shape) for v in cnn_keras.model(shape).trainable_variables]
+            network(tf.compat.v1.placeholder(tf.uint8, (None, *shape)))
+            return [tuple(v.shape) for v in tf.compat.v1.trainable_variables()]
+
+    for shape in ((28, 28), (224, 200, 3), (8, 9)):
+        keras = [tuple(v.shape) for v in cnn_keras.model(shape).trainable_variables]
+        assert shapes(cnn_session.logits, shape) == keras
+        if shape == (28, 28):
+            assert shapes(partial(mnist_session.network, training=True), shape) == keras

@@ -1,4 +1,5 @@
-"""Every block of docs/recipes.md runs as a script with the real library, on data made here."""
+"""Every block of docs/recipes.md runs as a script of its own with the real library, on data made
+here."""
 
 from __future__ import annotations
 
@@ -32,35 +33,42 @@ def where_the_user_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
 
 
-def run(title: str, check: str) -> None:
-    """Run the blocks of a section as a script, and then `check` with their names."""
+def run(title: str, *checks: str) -> None:
+    """Run each block of a section as a script, followed by its check with the names of the block.
+
+    Nothing of another block is there.
+    """
     strict = "import warnings, fastfeed\nwarnings.simplefilter('error', fastfeed.FeedWarning)"
-    blocks = SECTIONS[title]
-    assert blocks
-    Path("recipe.py").write_text("\n".join((strict, *blocks, check, "print('checked')")))
-    paths = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "recipe.py"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, **paths},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("checked\n")
+    for block, check in zip(SECTIONS[title], checks, strict=True):
+        Path("recipe.py").write_text("\n".join((strict, block, check, "print('checked')")))
+        paths = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        done = subprocess.run(
+            [sys.executable, "recipe.py"],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            env={**os.environ, **paths},
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith("checked\n")
 
 
 def test_every_block_is_run_by_a_test() -> None:
     source = Path(__file__).read_text()
     for title, blocks in SECTIONS.items():
-        assert not blocks or f'run("{title}", ' in source, title
+        assert not blocks or re.search(rf'run\(\s*"{re.escape(title)}",', source), title
 
 
 def test_arrays() -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File("train.h5", "w") as file:
         file["images"], file["labels"] = np.zeros((70, 4, 4)), np.arange(70)
-    run("Arrays", "assert batch['image'].shape == (104, 28, 28) and labels.shape == (6,)")
+    run(
+        "Arrays",
+        "assert batch['image'].shape == (104, 28, 28)",
+        "assert lengths.dtype == 'int64' and numbers.shape == (1,)",
+        "assert labels.shape == (6,)",
+    )
 
 
 def test_image_folder() -> None:
@@ -77,7 +85,7 @@ def test_hugging_face() -> None:
     rows = "\n".join(f"review {n},{n % 5}" for n in range(40))
     Path("reviews.csv").write_text(f"text,stars\n{rows}\n")
     check = "assert batch['text'].dtype.kind == 'U' and batch['stars'].dtype == 'int64'"
-    run("Hugging Face datasets", check)
+    run("Hugging Face datasets", check, check)
 
 
 def test_webdataset() -> None:

@@ -241,7 +241,7 @@ def test_a_finite_callable_under_several_threads(used: Any) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "4"])
 def test_threads_that_cannot_be(count: Any) -> None:
-    said = f"threads must be an integer >= 1, got {count!r}"
+    said = f'threads must be an integer >= 1 or "auto", got {count!r}'
     refused(OptionError, said, by=lambda: FeedRunner(shared_out(8, 4), threads=count))
 
 

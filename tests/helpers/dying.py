@@ -56,7 +56,7 @@ def worker_pid(runner: FeedRunner, number: int) -> int:
 
     def pid() -> int:
         status = runner.status()
-        return status.workers[number].pid if status is not None else 0
+        return (status.workers[number].pid or 0) if status is not None else 0
 
     return int(until(pid, f"worker {number}"))
 

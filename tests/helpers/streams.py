@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed import FeedRunner, Worker
-from fastfeed.mix import Mix
+from fastfeed.source.mix import Mix
 from tests.helpers.feeds import Readable
 
 LIMIT_S = 60  # no feed of a test stalls for that long, unless it hangs
@@ -123,7 +123,7 @@ class Case:
     @property
     def one_order(self) -> bool:
         """True if the stream does not depend on which producer is faster."""
-        return self.kind not in CALLABLES and self.options.get("order") != "any"
+        return self.kind not in CALLABLES and self.options.get("order", "kept") == "kept"
 
     def wanted(self, epoch: int) -> Counter[int]:
         """Return how often each id comes in a complete epoch."""

@@ -91,17 +91,17 @@ def test_targets(given: str, target: MetricsTarget) -> None:
     [
         ("promethus:127.0.0.1:9123", "did you mean prometheus:?"),
         ("tensorbord:runs", "did you mean tensorboard:?"),
-        ("statsd:1", f"{FORMS}'statsd:1'$"),
+        ("statsd:1", f"{FORMS}'statsd:1'(?m:$)"),
         ("prometheus", f"{FORMS}'prometheus': it needs an IPv4 address, .* and a port"),
         ("prometheus:localhost", "it needs an IPv4 address, host name .* and a port"),
-        ("prometheus:127.0.0.1:70000", "a port of 0 .any free port. to 65535$"),
+        ("prometheus:127.0.0.1:70000", "a port of 0 .any free port. to 65535(?m:$)"),
         ("prometheus::1:80", r"it needs an IPv4 address, host name or \[IPv6 address\]"),
-        ("tensorboard:", "name a local folder, as in tensorboard:runs, got 'tensorboard:'$"),
+        ("tensorboard:", "name a local folder, as in tensorboard:runs, got 'tensorboard:'(?m:$)"),
         (
             "tensorboard:gs://bucket/runs",
-            "name a local folder, .*got 'tensorboard:gs://bucket/runs'$",
+            "name a local folder, .*got 'tensorboard:gs://bucket/runs'(?m:$)",
         ),
-        (9123, f"{FORMS}9123$"),
+        (9123, f"{FORMS}9123(?m:$)"),
     ],
 )
 def test_targets_that_cannot_work(given: Any, said: str) -> None:

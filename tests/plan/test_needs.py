@@ -120,7 +120,7 @@ def test_a_step_that_no_number_of_producers_feeds_is_not_said_to_be_fed():
 RESNET = "parameters=25.6M step=32:164ms,64:292ms"  # TensorFlow's benchmarks, May 2017, on a P100
 PAIRS = "flops=45.6G steps=1000"  # two images of 22.8 GFLOP each
 MLP = "samples=50000 epochs=20 batch=100 flops=0.75M"
-# By report: the figures, and what the plan says; docs/planning.md has it beside the measurements.
+# By report: the figures, and what the plan says; bench/evidence/planning.md has it beside them.
 REPORTS = {
     "pairs, P100, measured 54 min": (
         f"accelerator=P100 batch=64 {PAIRS} took=54min",

@@ -37,9 +37,15 @@ def number(item: ProducedBatch | None) -> int | str | None:
 
 
 def handoff(
-    producers: int = 1, *, ordered: bool = True, batches: int = 4, nbytes: int = 10**6
+    producers: int = 1,
+    *,
+    ordered: bool = True,
+    batches: int = 4,
+    nbytes: int = 10**6,
+    window: int = 0,
 ) -> BoundedBuffer:
-    return BoundedBuffer(producers, ordered=ordered, max_batches=batches, max_nbytes=nbytes)
+    bounds = {"max_batches": batches, "max_nbytes": nbytes}
+    return BoundedBuffer(producers, ordered=ordered, window=window, **bounds)
 
 
 def take_all(buffer: BoundedBuffer) -> list[Any]:
@@ -116,13 +122,19 @@ bounds = st.tuples(st.integers(1, 4), st.integers(1, 12))
 
 
 @settings(max_examples=60)
-@given(st.integers(1, 4), st.lists(st.integers(1, 9), max_size=30), bounds, st.data())
-def test_in_order_and_never_a_dead_end(
-    producers: int, nbytes: list[int], bound: tuple[int, int], data: st.DataObject
+@given(
+    st.tuples(st.integers(1, 4), st.sampled_from([0, 0, 1, 5])),
+    st.lists(st.integers(1, 9), max_size=30),
+    bounds,
+    st.data(),
+)
+def test_in_order_or_its_window_and_never_a_dead_end(
+    made_by: tuple[int, int], nbytes: list[int], bound: tuple[int, int], data: st.DataObject
 ) -> None:
-    """All batches arrive in order, for any distribution of tickets and any bounds."""
-    batches, limit = bound
-    buffer = handoff(producers, batches=batches, nbytes=limit)
+    """All batches arrive in order, for any distribution of tickets and any bounds, or at most
+    `window` batches late."""
+    (producers, window), (batches, limit) = made_by, bound
+    buffer = handoff(producers, batches=batches, nbytes=limit, window=window)
     owner = data.draw(
         st.lists(st.integers(0, producers - 1), min_size=len(nbytes), max_size=len(nbytes))
     )
@@ -137,7 +149,8 @@ def test_in_order_and_never_a_dead_end(
     *_, taken = together(
         [*(lambda i=i: produce(i) for i in range(producers)), lambda: take_all(buffer)]
     )
-    assert taken == list(range(len(nbytes)))
+    assert sorted(taken) == list(range(len(nbytes)))
+    assert all(abs(place - ticket) <= window for place, ticket in enumerate(taken))
     assert (buffer.depth, buffer.depth_nbytes) == (0, 0)
 
 
@@ -211,6 +224,24 @@ def test_what_came_early_is_bound_in_bytes_but_for_the_one_whose_turn_it_is(
     thread.join()
     assert entered == [True]
     assert row.wait_out_s > 0
+
+
+def test_what_is_in_the_window_gets_in_when_nothing_is_ready() -> None:
+    buffer = handoff(2, nbytes=20, window=2)
+    for ticket in (3, 4):
+        assert buffer.put(made(ticket, 10), ticket, row=StageRow())
+    assert not buffer.can_take, "both are too far ahead of the first, and fill the buffer"
+    thread, entered, _ = put_late(buffer, 5, 5)
+    assert buffer.put(made(2, 10), 2, row=StageRow())
+    assert number(buffer.take(LONG_S)) == 2
+    assert buffer.put(made(1, 10), 1, row=StageRow()), "and without the first one, too"
+    assert number(buffer.take(LONG_S)) == 1
+    with pytest.raises(Timeout):
+        buffer.take(0)
+    assert buffer.put(made(0, 10), 0, row=StageRow())
+    assert [number(buffer.take(LONG_S)) for _ in range(4)] == [0, 3, 4, 5]
+    thread.join()
+    assert entered == [True]
 
 
 @pytest.mark.parametrize(("batches", "nbytes", "fit"), [(3, 100, 3), (100, 35, 3), (1, 1, 1)])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastfeed.core.position import StreamStart
 from fastfeed.producers import reorder as sequence
 from fastfeed.producers.reorder import END_OF_EPOCH, FAILURE_GRACE_S, ReorderBuffer
 
@@ -44,10 +45,58 @@ def test_tickets_leave_in_order_as_soon_as_they_can(
             "the longest row without a gap, and no more"
         )
         assert order.next_key == row
-    assert not order.early
+    assert not order.waiting
     assert order.settled() is bool(order.ready)
     order.end()
     assert order.settled()
+
+
+def leave(here: list[int], ends: set[int], *, window: int, gone: set[int]) -> list[int]:
+    """Return the tickets that leave when the last of `here` has come, the lowest first; at the
+    start, those of `gone` have left in an earlier run."""
+    left = list(gone)
+    for ticket in here:
+        waiting = {*here[: here.index(ticket) + 1]} - {*left}
+        for one in sorted(waiting):
+            missing = next(n for n in range(len(left) + 1) if n not in left)
+            apart = any(end < one and end not in left for end in ends)
+            near = one - missing <= window and not apart and one not in ends
+            left += [one] if one == missing or near else []
+    return left[len(gone) :]
+
+
+@given(
+    st.permutations(range(14)), st.integers(1, 6), st.sets(st.integers(0, 12)), st.integers(0, 5)
+)
+def test_no_ticket_leaves_later_than_the_window_or_in_another_epoch(
+    tickets: list[int], window: int, ends: set[int], done: int
+) -> None:
+    """All that may leave do, whichever come first, also behind those of an earlier run."""
+    gone = {n for n in range(2, 2 + done) if n <= window and not any(end <= n for end in ends)}
+    ends = ends | {13}
+    tickets = [n for n in tickets if n not in gone]
+    numbers = sorted(tickets)
+    start = StreamStart(next=0, done=frozenset(gone))
+    order: ReorderBuffer[Any] = ReorderBuffer(1, ordered=True, window=window, gaps=start.gaps)
+    for count, ticket in enumerate(tickets, 1):
+        epoch = sum(end < ticket for end in ends)
+        batch = END_OF_EPOCH if ticket in ends else ticket
+        order.insert(batch, numbers.index(ticket), epoch=epoch)
+        wanted = leave(tickets[:count], ends, window=window, gone=gone)
+        assert list(order.ready) == [END_OF_EPOCH if n in ends else n for n in wanted]
+        assert order.waiting == count - len(wanted)
+    assert sorted(wanted) == numbers, "each once"
+    assert all(at + len(gone) - n <= window for at, n in enumerate(wanted)), "nothing is late"
+    by_epoch = [sum(end < n for end in ends) for n in wanted]
+    assert by_epoch == sorted(by_epoch), "epochs stay apart"
+
+
+def test_a_ticket_that_comes_twice_leaves_once() -> None:
+    """A signal handler raises before a caller has noted what it inserted: it inserts it again."""
+    order: ReorderBuffer[Any] = ReorderBuffer(1, ordered=True, window=2)
+    for ticket in (1, 1, 4, 4, 0, 0, 2, 1, 3, 4, 5):
+        order.insert(ticket, ticket)
+    assert sorted(order.ready) == list(range(6)) and not order.waiting
 
 
 @st.composite
@@ -87,7 +136,7 @@ def test_no_batch_passes_the_end_of_an_epoch_ahead_of_it(
         assert [b for b in batches if b[0] == producer] == [
             e for e in events if e[0] == producer and e[2] >= 0
         ]
-    assert order.settled() and not order.early
+    assert order.settled() and not order.waiting
 
 
 @given(st.lists(st.tuples(st.sampled_from(["end", "join", "leave"]), st.integers(0, 9))))
@@ -189,4 +238,4 @@ def test_what_was_made_can_be_let_go() -> None:
     order.insert("a", 0)
     order.insert("c", 2)
     order.clear()
-    assert not order.ready and not order.early
+    assert not order.ready and not order.waiting

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -112,3 +113,13 @@ def test_a_rank_in_a_later_epoch_gets_what_a_dead_one_left() -> None:
     ledger.leave(0)
     assert ledger.claim(1, 1) == 0
     assert ledger.given_again == 1
+
+
+@pytest.mark.parametrize(("run", "first"), [(2, 0), (2, 1), (3, 1), (0, 0)])
+def test_a_job_has_ended_when_all_batches_of_its_run_are_consumed(run: int, first: int) -> None:
+    ledger = ClaimLedger(2, run=run, state={"epoch": first, "begun": {}})
+    for epoch in range(first, run):
+        for _ in range(2):
+            assert not ledger.ended()
+            ledger.consume(0, [ledger.claim(0, epoch)])
+    assert ledger.ended() == (run > 0)

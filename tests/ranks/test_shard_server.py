@@ -55,9 +55,12 @@ class TestOneEpochAfterTheOther:
     ) -> None:
         options = {"epochs": 3, "shuffle": True, **producers}
         found: list[list[Any]] = [[], []]
+        joined = threading.Barrier(2)
 
         def run(number: int) -> None:
             with rank(server, **options) as runner:
+                runner.start()
+                joined.wait(10)
                 found[number] += list(runner)
 
         threads = [threading.Thread(target=run, args=(n,)) for n in range(2)]
@@ -111,12 +114,14 @@ class TestOneEpochAfterTheOther:
     def test_sessions(self, server: ShardServer, ranks: int) -> None:
         tf = pytest.importorskip("tensorflow")
         found: list[list[Any]] = [[] for _ in range(ranks)]
+        joined = threading.Barrier(ranks)
 
         def run(number: int) -> None:
             with tf.Graph().as_default(), rank(server, epochs=2) as runner:
                 batch = runner.get_inputs()
                 with tf.compat.v1.Session() as session:
                     runner.start(session)
+                    joined.wait(10)
                     with pytest.raises(tf.errors.OutOfRangeError):
                         while True:
                             found[number].append(session.run(batch))
@@ -228,6 +233,16 @@ class TestBadInput:
             pytest.raises(OptionError, match="no ShardServer of this job"),
         ):
             next(iter(runner))
+
+    def test_a_second_job(self, server: ShardServer) -> None:
+        with rank(server, epochs=2) as runner:
+            assert seen(list(runner)) == Counter(dict.fromkeys(range(20), 2))
+        assert server.wait(10)
+        with (
+            rank(server, epochs=2) as second,
+            pytest.raises(OptionError, match="has ended: 1 ranks .* needs a new ShardServer(?m:$)"),
+        ):
+            next(iter(second))
 
     @pytest.mark.parametrize(
         ("options", "difference"),

@@ -11,9 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, Worker
+from fastfeed import FeedRunner, Reorder, Worker
 from tests.helpers.dying import until
 from tests.helpers.streams import LIMIT_S
+
+in_each_order = pytest.mark.parametrize(
+    ("order", "indexed"),
+    [("kept", True), ("kept", False), ("any", True), ("any", False), (Reorder(3), True)],
+    ids=str,
+)
 
 
 class Noted:
@@ -42,8 +48,7 @@ class Noted:
 
 
 @pytest.mark.parametrize(("threads", "processes"), [(1, 0), (3, 0), (1, 2), (2, 2)], ids=str)
-@pytest.mark.parametrize("order", ["kept", "any"])
-@pytest.mark.parametrize("indexed", [True, False])
+@in_each_order
 def test_producers_run_no_further_ahead(
     threads: int, processes: int, *, order: Any, indexed: bool, tmp_path: Path
 ) -> None:
@@ -86,8 +91,7 @@ def test_one_is_enough() -> None:
             assert np.concatenate(list(itertools.chain(runner))).tolist() == list(range(50))
 
 
-@pytest.mark.parametrize("order", ["kept", "any"])
-@pytest.mark.parametrize("indexed", [True, False])
+@in_each_order
 def test_one_needs_no_copies(order: Any, indexed: bool, tmp_path: Path) -> None:
     noted = Noted(tmp_path / "reads", 40)
     source: Any = noted if indexed else noted.stream

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner, OptionError, Shard
+from fastfeed import FeedRunner, OptionError, Reorder, Shard
 from fastfeed.samplers import Pairs
 
 LENGTH = 24
@@ -93,9 +93,10 @@ def test_all_that_is_left_comes_once(
     assert max(Counter(first).values(), default=1) == 1
 
 
-def test_the_next_epoch_is_whole() -> None:
-    first, states = consume(job(2), 3)
-    found = Counter(first + rest(job(3, states)))
+@pytest.mark.parametrize("order", ["any", Reorder(2)], ids=str)
+def test_the_next_epoch_is_whole(order: Any) -> None:
+    first, states = consume(job(2, order=order), 3)
+    found = Counter(first + rest(job(3, states, order=order)))
     assert found == Counter(dict.fromkeys(range(LENGTH), 2))
 
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, Reorder
 from fastfeed.core.status import FINISHED
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedStopped, OptionError, StateError
 from tests.helpers.dying import worker_pid
 
 RECORDS = np.arange(90, dtype=np.int64)
-orders = pytest.mark.parametrize("order", ["kept", "any"])
+orders = pytest.mark.parametrize("order", ["kept", "any", Reorder(3)], ids=str)
 Changes = Sequence[tuple[int, int]]  # batches before, producers
 CHANGES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=5)
 
@@ -42,7 +42,7 @@ def read(runner: FeedRunner, changes: Changes = (), knob: str = "") -> list[Any]
     return got
 
 
-def check(knob: str, order: str, changes: Changes) -> None:
+def check(knob: str, order: Any, changes: Changes) -> None:
     """Compare a run whose producers change with one of a single thread."""
     options: dict[str, Any] = {"batch_size": 6, "transform": drawn, "seed": 1, "epochs": 3}
     options["shuffle"] = True
@@ -57,7 +57,7 @@ def check(knob: str, order: str, changes: Changes) -> None:
 
 @orders
 @given(changes=CHANGES)
-def test_threads_come_and_go(order: str, changes: Changes) -> None:
+def test_threads_come_and_go(order: Any, changes: Changes) -> None:
     check("threads", order, changes)
 
 
@@ -65,7 +65,7 @@ def test_threads_come_and_go(order: str, changes: Changes) -> None:
 @orders
 @settings(max_examples=8)
 @given(changes=CHANGES)
-def test_processes_come_and_go(order: str, changes: Changes) -> None:
+def test_processes_come_and_go(order: Any, changes: Changes) -> None:
     check("processes", order, changes)
 
 

@@ -15,8 +15,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, Shard, Shuffle, Worker
-from fastfeed.mix import Mix
 from fastfeed.samplers import Balanced, Weighted
+from fastfeed.source.mix import Mix
 from tests.helpers.feeds import Readable
 from tests.helpers.streams import (
     LIMIT_S,

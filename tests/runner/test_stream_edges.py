@@ -17,9 +17,9 @@ import pytest
 
 from fastfeed import FeedRunner, OptionError, Shard, Shuffle, StateError, Worker
 from fastfeed.core.order import Recipe, order_of
-from fastfeed.mix import Mix
 from fastfeed.runner.checkpoint import checked
 from fastfeed.samplers import Balanced, Weighted
+from fastfeed.source.mix import Mix
 from tests.helpers.feeds import (
     Readable,
     chunks,

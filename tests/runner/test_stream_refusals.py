@@ -21,8 +21,8 @@ from fastfeed import (
     StateError,
     Worker,
 )
-from fastfeed.mix import Mix
 from fastfeed.samplers import Balanced, Weighted
+from fastfeed.source.mix import Mix
 from tests.helpers.feeds import Readable, chunks, shared_out
 from tests.helpers.mixes import BrokenRows
 from tests.helpers.streams import LIMIT_S

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner
-from tests.helpers.stream_cases import any_mixes, cases, thread_mixes
+from tests.helpers.stream_cases import any_mixes, cases, moved_orders, thread_mixes
 from tests.helpers.streams import (
     CALLABLES,
     KINDS,
@@ -106,7 +106,8 @@ def whole_epochs(kinds: tuple[str, ...]) -> st.SearchStrategy[Case]:
 def unordered(draw: st.DrawFn) -> Case:
     """Streams whose order depends on timing."""
     case = draw(whole_epochs(tuple(KINDS)))
-    return Case(case.kind, case.total, case.size, {**case.options, "order": "any"})
+    order = draw(st.sampled_from(moved_orders(case.kind)))
+    return Case(case.kind, case.total, case.size, {**case.options, "order": order})
 
 
 @in_threads

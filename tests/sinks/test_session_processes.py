@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, FeedStopped, ProducerError, Shuffle, Worker
+from fastfeed import FeedRunner, FeedStopped, ProducerError, Reorder, Shuffle, Worker
 from tests.helpers.dying import until
 from tests.helpers.feeds import (
     LONG_S,
@@ -76,6 +76,14 @@ def test_every_record_once(source: Any, needed: dict[str, Any], shuffle: Any) ->
     assert now.slots.ready == 0
     if needed and not shuffle:
         assert every == [*range(50)] * 2
+
+
+@either_queue
+def test_every_record_once_in_a_window(shuffle: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 5, "epochs": 2, "order": Reorder(2)}
+    runner = FeedRunner(range(50), processes=2, shuffle=shuffle, transform=pair, **options)
+    with session(runner) as (sess, inputs):
+        assert sorted(ids_of(drained(sess, inputs))) == sorted([*range(50)] * 2)
 
 
 def test_it_trains_and_the_slots_come_back() -> None:

@@ -233,8 +233,16 @@ def test_the_next_batch_is_in_flight_before_this_one_is_waited_for(
     assert sides[0].log == [*begun, *([] if leave_at else [("finish", 2), ("step", 2)]), "close"]
 
 
+@pytest.fixture(scope="module")
+def context() -> None:
+    """A context of CUDA, whose driver keeps a pipe for as long as the process lives."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    torch.zeros(1, device="cuda").sum().item()
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.usefixtures("context")
 @pytest.mark.parametrize("pin", [True, False])
 def test_on_a_gpu_every_batch_arrives_whole(pin: bool) -> None:
     with FeedRunner(numbered, processes=1, memory=12 * 36864) as runner:

@@ -262,7 +262,7 @@ class OnAccelerator:
         ((["a"] * 50, Y.tolist()[:7]), r"source\[0\] has 50, source\[1\] has 7.*pass a list"),
         ((("a",) * 50, tuple(Y[:7])), r"source\[0\] has 50, source\[1\] has 7"),
         (([X, X], Y), r"source\[0\] has 2, source\[1\] has 50.*a list among columns is one"),
-        ({"x": X, "name": "abc"}, "columns of one length in a tuple or dict, got dict$"),
+        ({"x": X, "name": "abc"}, "columns of one length in a tuple or dict, got dict(?m:$)"),
     ],
 )
 def test_what_is_no_set_of_arrays_is_refused(source: Any, said: str) -> None:

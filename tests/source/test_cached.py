@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, OptionError, SpecError, Worker
-from fastfeed.mix import Mix
 from fastfeed.options import Cache
 from fastfeed.source import cache_file
 from fastfeed.source.cache_file import CacheFile, new_cache_file
+from fastfeed.source.mix import Mix
 from tests.helpers.streams import LIMIT_S
 
 EXECUTORS = [(1, 0), (3, 0), (1, 2), (2, 2)]

@@ -126,7 +126,7 @@ def test_each_kind_is_recognised(given: Any, kind: type) -> None:
 @pytest.mark.parametrize("given", [3, None, "text", b"bytes", {"x": 3}, object()])
 def test_what_is_no_source(given: Any) -> None:
     with pytest.raises(
-        OptionError, match=f"the source must be a callable .*, got {type(given).__name__}$"
+        OptionError, match=f"the source must be a callable .*, got {type(given).__name__}(?m:$)"
     ):
         source_from(given, FeedOptions())
 

@@ -40,7 +40,11 @@ class ImportHooks(MetaPathFinder):
         self._undos: list[Undo] = []
         self._finding: set[str] = set()
         for name in hooks:
-            self._add(f"{__package__}.{name}")
+            self._add_all(f"{__package__}.{name}")
+
+    def add(self, module: str, install: Install) -> None:
+        """Call `install` once this module is imported."""
+        self._wanted.setdefault(module, []).append(install)
 
     def start(self) -> None:
         """Hook the modules that are imported already, and watch further imports."""
@@ -81,14 +85,14 @@ class ImportHooks(MetaPathFinder):
             except Exception as error:
                 self._log.failed(f"{module.__name__} (another version than is known?)", error)
 
-    def _add(self, name: str) -> None:
+    def _add_all(self, name: str) -> None:
         try:
             hook: Any = importlib.import_module(name)
         except ModuleNotFoundError as error:
             self._log.failed(name, error)
             return
         for wanted in hook.MODULES:
-            self._wanted.setdefault(wanted, []).append(hook.install)
+            self.add(wanted, hook.install)
 
 
 class _HookLoader(Loader):

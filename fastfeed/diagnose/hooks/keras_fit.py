@@ -34,7 +34,7 @@ TRAINERS = {"tensorflow": "TensorFlowTrainer", "torch": "TorchTrainer", "jax": "
 EPOCH_CALLBACKS = ("on_epoch_begin", "on_epoch_end", "on_train_begin")
 # asynchronous work of other backends than TensorFlow may end in them
 BATCH_CALLBACKS = ("on_train_batch_begin", "on_train_batch_end")
-WRAPPED = "_fastfeed_wrapped"  # attribute that marks a wrapped train function
+WRAPPED = "_fastfeed_wrapped"  # attribute of a wrapped train function: the log of its steps
 
 
 def install(module: Any, log: HookLog) -> Undo:
@@ -104,11 +104,13 @@ class _KerasHooks:
         def make_train_function(model: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(model, *args, **kwargs)
             try:
-                if self._log.active and not hasattr(model.train_function, WRAPPED):
+                known = model.train_function
+                if self._log.active and getattr(known, WRAPPED, None) is not self._log:
+                    # an earlier diagnosis has wrapped the function of a model that trains again
+                    plain = known.args[0] if hasattr(known, WRAPPED) else known
                     recorder = TensorFlowRecorder(TrainFunction(model), self._log)
-                    function = functools.partial(recorder.call, model.train_function)
-                    setattr(function, WRAPPED, True)
-                    model.train_function = function
+                    model.train_function = functools.partial(recorder.call, plain)
+                    setattr(model.train_function, WRAPPED, self._log)
             except Exception as error:
                 self._log.failed("Keras's steps", error)
             return result

@@ -15,7 +15,7 @@ from fastfeed.model.workload import INPUT_BOUND, Producers
 # The number of producers, by the names that it has.
 COUNT_KNOBS = ("threads", "processes", "producers", "num_workers", "num_parallel_calls")
 TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-MOST_SAVED = 0.9  # share of the most that producers save: more of them are not worth it
+MOST_GAINED = 0.9  # share of the most that producers gain: more of them are not worth it
 MIN_GAIN = 1 / (1 - INPUT_BOUND)  # a smaller speed-up is no gain
 TENTH = 0.1  # what is left of a cost if it comes a tenth as often
 # What a for loop iterates over, also inside enumerate(), tqdm() and the like.
@@ -65,11 +65,11 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
         if count <= most
     }
     feeds = {count: change(now) for count, change in tried.items()}
-    saved = {count: now.period - feed.period for count, feed in feeds.items()}
-    best = max(saved.values())
+    gains = {count: now.period / feed.period - 1 for count, feed in feeds.items()}
+    best = max(gains.values())
     if best <= 0:
         return []
-    count = next(n for n, one in saved.items() if one >= MOST_SAVED * best)
+    count = next(n for n, gain in gains.items() if gain >= MOST_GAINED * best)
     if same and count <= producers.count:
         return []
     local = producers.count - producers.remote if producers.remote else 0  # these stay

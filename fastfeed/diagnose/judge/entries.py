@@ -13,6 +13,7 @@ import numpy as np
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, PYTHON, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.step_ledger import Floats, Ledger
+from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.steps.timeline import ARRAYS_NOTE, OBSERVING, UNOBSERVED, Mark, Step
 
 NO_STEP = ("evaluation", "checkpoint")  # kinds that are pauses however often they come
@@ -268,6 +269,6 @@ def _received(evidence: Evidence, inside: Floats, *, period: Floats, waited: flo
         converting = sum(part.share for part in inputs if part.copying >= signals.MOST)
         share = max(0.0, min(converting, sum(part.share for part in inputs) - waited))
     total = float(inside.sum())
-    if share < signals.MIN_SHARE or not total:
+    if share < INPUT_BOUND or not total:
         return np.zeros(len(inside))
     return inside * min(1.0, share * float(period.sum()) / total)

@@ -14,7 +14,6 @@ from fastfeed.diagnose.diagnosis import (
     Recommendation,
 )
 from fastfeed.diagnose.evidence import PYTHON, DeadProducer, Evidence
-from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.causes import (
     PAUSE,
@@ -142,7 +141,7 @@ def _reason_to_abstain(
         )
     missing = "; ".join(evidence.missing)
     host = ledger.share(ledger.host)
-    if loop.waits == "none" and not evidence.parts and host >= signals.MIN_SHARE:
+    if loop.waits == "none" and not evidence.parts and host >= INPUT_BOUND:
         return (
             f"{host:.0%} of the time lies between the steps, and it is unknown what happens there "
             f"({missing or 'no samples of the loop'}); mark the input with fastfeed.watch"

@@ -202,17 +202,18 @@ def _step(observed: Observed, step_s: float, *, core_s: float, lock_s: float) ->
     host_s = float(ledger.host.mean())
     python_s, cpu_s, queued_s = _work_of_step(observed)
     queued_s *= min(usual_s / max(1e-9, cpu_s + queued_s), 1.0)
+    # the CPU time of pauses, of input on its thread, and of spinning threads is none of such a step
+    cpu_s = min(cpu_s, observed.evidence.machine.cores * pure * (usual_s + host_s))
     away = foreign_share(observed.evidence.machine)
     by_lock, by_cores = observed.locked_s, queued_s * (1 - away)
     by_cores *= core_s / max(1e-9, core_s + cpu_s)
     if observed.ceiling.experiment:
         slower_s = max(0.0, mean_s + host_s - pure * (usual_s + host_s))
-        # the CPU time of pauses and of spinning threads is none of such a step
-        cpu_s = min(cpu_s, observed.evidence.machine.cores * pure * (usual_s + host_s))
     else:  # it waits for what producers have
         slower_s = min(by_lock + by_cores, usual_s)
         pure *= 1 - slower_s / (usual_s + host_s)
-    slowed = observed.slopes(CONTENTION * min(1.0, cpu_s / usual_s), 1.0)
+    each = CONTENTION / max(1, observed.evidence.machine.cores - 1)  # it is that of all others
+    slowed = observed.slopes(each * min(1.0, cpu_s / usual_s), 1.0)
     if not alone and core_s:
         known = by_lock + by_cores
         of_lock = by_lock / known if known else lock_s / core_s

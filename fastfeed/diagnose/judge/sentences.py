@@ -17,6 +17,7 @@ from fastfeed.diagnose.evidence import (
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
+from fastfeed.model.workload import INPUT_BOUND
 
 WAIT_WORDS = {
     SLEEP: "asleep",
@@ -66,7 +67,7 @@ def latency(case: Case, share: float) -> Texts:
     """Return the evidence of producers that wait off the cores."""
     producers = case.made_by
     parts = sorted(((producers.share(s), text) for s, text in WAIT_WORDS.items()), reverse=True)
-    where = ", ".join(f"{part:.0%} {text}" for part, text in parts if part >= signals.MIN_SHARE)
+    where = ", ".join(f"{part:.0%} {text}" for part, text in parts if part >= INPUT_BOUND)
     wait = "waits" if producers.count == 1 else "wait"
     return _nonempty(
         f"{_named(producers)} {wait} off the cores for {producers.waiting:.0%} of the time "
@@ -154,7 +155,7 @@ def ipc(case: Case, share: float) -> Texts:
     return _nonempty(
         f"the training thread spends {handover:.0%} of its waits on reading and unpickling the "
         f"batches of {_named(case.made_by)}"
-        if handover >= signals.MIN_SHARE
+        if handover >= INPUT_BOUND
         else "",
         _hottest_line(case.made_by),
     )
@@ -170,7 +171,7 @@ def noise(case: Case, share: float) -> Texts:
         + (f" ({names})" if names else ""),
         f"the hypervisor keeps {machine.steal:.1f} cores" if machine.steal >= 0.05 else "",
         f"{_named(producers)}: ready to run but without a core for {waits:.0%} of the time"
-        if waits >= signals.MIN_SHARE
+        if waits >= INPUT_BOUND
         else "",
     )
 
@@ -185,7 +186,7 @@ def straggling(case: Case, share: float) -> Texts:
         f"a tenth of the steps have {part:.0%} of the waiting: up to {wait.max() * 1e3:.0f} ms, "
         f"with a median of {np.median(wait) * 1e3:.1f} ms",
         f"the producers wait at a full buffer for {idle:.0%} of the time"
-        if idle >= signals.MIN_SHARE
+        if idle >= INPUT_BOUND
         else "",
     )
 
@@ -210,14 +211,14 @@ def pauses(case: Case, share: float) -> Texts:
 
 def host(case: Case, share: float) -> Texts:
     """Return the evidence of Python in the loop itself."""
-    lines = [p for p in case.evidence.parts_of("host") if p.share_in(PYTHON) >= signals.MIN_SHARE]
+    lines = [p for p in case.evidence.parts_of("host") if p.share_in(PYTHON) >= INPUT_BOUND]
     beside = case.ledger.share(case.ledger.host)
     lines.sort(key=lambda part: -part.share)
     named = [f"{p.place}: {p.share:.0%}" for p in lines[:3]]
     return _nonempty(
         f"steps take {np.median(case.ledger.inside) * 1e3:.2g} ms, mostly in Python of the loop "
         "and in calls of the framework",
-        f"{beside:.0%} of the time lies between the steps" if beside >= signals.MIN_SHARE else "",
+        f"{beside:.0%} of the time lies between the steps" if beside >= INPUT_BOUND else "",
         "; ".join(named),
     )
 

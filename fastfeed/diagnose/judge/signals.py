@@ -13,13 +13,10 @@ from fastfeed.diagnose.evidence import (
     Evidence,
 )
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
-from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.probes.lock import CONTENDED_S, LATE_S
 from fastfeed.probes.machine_log import SATURATED
 
 MOST = 0.5  # share from which a part characterises the whole
-# Share of the time from which a loss counts. All losses are held to the threshold of starvation.
-MIN_SHARE = INPUT_BOUND
 SEVERAL_THREADS = 1.2  # threads at work at once, and cores that as many use beside one lock
 WORKING_STATES = (PYTHON, NATIVE, RUNNABLE, LOCK_PYTHON)
 WIDE_DTYPES = ("float64", "object")  # dtypes that no accelerator uses

@@ -13,8 +13,9 @@ from typing import Any
 
 from fastfeed import __version__
 from fastfeed.core.stats import Snapshot, StageRow
-from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures
+from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Cause, Diagnosis, Figures
 from fastfeed.diagnose.evidence import EMPTY, FULL, PRODUCER, TASK_STATES, Evidence, MarkHint, Task
+from fastfeed.diagnose.proof import Proof
 from fastfeed.diagnose.report.formats import duration, percent
 from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.diagnose.report.hottest_lines import hottest_lines
@@ -50,9 +51,7 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "script": diagnosis.script,
             "verdict": diagnosis.verdict,
             "headline": headline_of(diagnosis),
-            "causes": [
-                vars(c) | {"docs": DOCS + c.code.replace(".", "")} for c in diagnosis.causes
-            ],
+            "causes": [_cause(one) for one in diagnosis.causes],
             "starvation": figures and figures.starvation,
             "lost_to_input": diagnosis.lost_to_input,
             "steps_per_second": figures and figures.steps_per_second,
@@ -62,6 +61,7 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "recommendations": [next_step(r, diagnosis) for r in diagnosis.recommendations],
             "may_cost": [next_step(r, diagnosis) for r in diagnosis.may_cost],
             "no_change": diagnosis.no_change,
+            "proof": diagnosis.proof and _proof(diagnosis.proof),
             "doubt": diagnosis.doubt and vars(diagnosis.doubt),
             "accounts": [vars(account) for account in diagnosis.accounts],
             "abstained": diagnosis.abstained,
@@ -103,6 +103,14 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     return float(value) if math.isfinite(value) else None
+
+
+def _cause(cause: Cause) -> Json:
+    return vars(cause) | {"docs": DOCS + cause.code.replace(".", "")}
+
+
+def _proof(proof: Proof) -> Json:
+    return vars(proof) | {"sentence": proof.sentence, "tried": [vars(t) for t in proof.tried]}
 
 
 def _hint(hint: MarkHint) -> Json:
@@ -211,6 +219,7 @@ def _feed(feed: Snapshot, starvation: float) -> Json:
         "producers": [
             {"batches": row.batches, "busy": _times(row)} for row in feed.producers[:MAX_TASKS]
         ],
+        "tuning": [one._asdict() | {"text": str(one)} for one in feed.tuning],
     }
 
 

@@ -7,6 +7,7 @@ import linecache
 from typing import Any
 
 from fastfeed.diagnose.diagnosis import Diagnosis, Recommendation
+from fastfeed.diagnose.proof import SAME
 
 
 def next_step(one: Recommendation, diagnosis: Diagnosis) -> dict[str, Any]:
@@ -21,7 +22,20 @@ def next_step(one: Recommendation, diagnosis: Diagnosis) -> dict[str, Any]:
     if named is not None:
         where, before = named
         after = f"{one.knob}={one.value}"
-    return {**vars(one), "where": where, "before": before, "after": after}
+    proof = proof_of(one, diagnosis)
+    return {**vars(one), "where": where, "before": before, "after": after, "proof": proof}
+
+
+def proof_of(one: Recommendation, diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """Return what a run of the change has shown; None if none did."""
+    for tried in diagnosis.proof.tried if diagnosis.proof is not None else ():
+        if tried.knob == one.knob and tried.speedup is not None:
+            return {
+                "speedup": tried.speedup,
+                "interval": tried.interval,
+                "same_batches": tried.batches == SAME,
+            }
+    return None
 
 
 def _keyword(one: Recommendation, where: str, *, text: str) -> tuple[str, str] | None:

@@ -57,6 +57,17 @@ class ReportItem(NamedTuple):
         return [(line[0], line[2:]) for line in lines if line[0] != "?"]
 
 
+class GainBar(NamedTuple):
+    """A measured speed-up with its interval, in the width of a bar: shares of its length."""
+
+    label: str
+    gain: str
+    low: float
+    high: float
+    one: float  # where nothing changes
+    kept: bool
+
+
 class ReportTable(NamedTuple):
     """A table whose first column names the row."""
 
@@ -78,13 +89,14 @@ class ReportSection:
     items: Sequence[ReportItem] = ()
     tables: Sequence[ReportTable] = ()
     timeline: Json | None = None
+    gains: Sequence[GainBar] = ()
     style: str = ""
     page: bool = False
 
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to show."""
-        shown = (self.bar, self.facts, self.texts, self.pieces, self.items, self.tables)
+        shown = (self.bar, self.facts, self.gains, self.texts, self.pieces, self.items, self.tables)
         return not any(shown) and self.timeline is None
 
 
@@ -121,12 +133,14 @@ def sections_of(told: Json) -> list[ReportSection]:
     """Return the sections that have something to show, in their order."""
     line = told["timeline"] if told["timeline"]["steps"]["steps"] else None
     found = (
+        *_proof(told),
         ReportSection("What died or is blocked", pieces=told["died"][:20], style="dead"),
         ReportSection("What the process did", items=_bullets(told["activity"])),
         _time(told),
         _causes(told),
         *_next_steps(told),
         _interventions(told),
+        ReportSection("Numbers of producers that were tried", items=_bullets(_tuning(told))),
         ReportSection("Steps and waits over time", timeline=line, page=True),
         *_details(told),
         ReportSection("What was not measured", items=_bullets(told["not_measured"])),
@@ -157,6 +171,49 @@ def _hides_waits(told: Json) -> bool:
     """Return True if the figures, without a verdict, would read as if there were no waits."""
     loop = told["loop"]
     return told["verdict"] is None and loop is not None and loop["waits"] == "hidden"
+
+
+def _proof(told: Json) -> Iterator[ReportSection]:
+    """Yield what was proven, what was tried for it, and what could not be."""
+    proof = told["proof"]
+    if proof is None:
+        return
+    took = f"It took {duration(proof['seconds'])}."
+    diff = [proof["diff"]] if proof["diff"] else []
+    gains = _gains([one for one in proof["tried"] if one["speedup"] is not None])
+    yield ReportSection("Proven", gains=gains, texts=[proof["sentence"], took], pieces=diff)
+    items = []
+    for one in proof["tried"]:
+        predicted = _gain(one["predicted"], one["predicted_interval"])
+        said = f"predicted {predicted}" if predicted else ""
+        same = ": ".join(filter(None, (one["batches"], one["differs"])))
+        notes = [note for note in (one["why"], same, one["loss"], said) if note]
+        gain = _gain(one["speedup"], one["interval"])
+        items.append(ReportItem("kept" if one["kept"] else "", one["title"], "", gain, notes))
+    yield ReportSection("What was tried", items=items, style="tried")
+    yield ReportSection("What could not be tried", items=_bullets(proof["untried"]))
+
+
+def _gain(speedup: float | None, interval: Sequence[float] | None) -> str:
+    if speedup is None or interval is None:
+        return ""
+    return ranged(factor, speedup, ends=interval)
+
+
+def _gains(tried: Sequence[Json]) -> list[GainBar]:
+    """Return the speed-ups as bars of one scale."""
+    top = max([1.0, *(one["interval"][1] for one in tried)])
+    return [
+        GainBar(
+            one["title"],
+            factor(one["speedup"]),
+            low=max(0.0, one["interval"][0] / top),
+            high=one["interval"][1] / top,
+            one=1 / top,
+            kept=one["kept"],
+        )
+        for one in tried
+    ]
 
 
 def _time(told: Json) -> ReportSection:
@@ -271,6 +328,10 @@ def _interventions(told: Json) -> ReportSection:
     cost = duration(sum(one["cost_s"] for one in told["interventions"]))
     title = f"What was tried in the running job, for {cost} in all"
     return ReportSection(title, items=_bullets(lines_of(told["interventions"])))
+
+
+def _tuning(told: Json) -> list[str]:
+    return [one["text"] for one in told["feed"]["tuning"]] if told["feed"] else []
 
 
 def _change(number: int, one: Json, *, gain: str) -> ReportItem:

@@ -71,6 +71,8 @@ def _section(section: sections.ReportSection) -> Iterator[RenderableType]:
     if section.facts:
         yield Columns([Text(clean(" ".join(fact)), "dim") for fact in section.facts], (0, 3))
     yield from (Text(clean(text), overflow="fold") for text in section.texts)
+    if section.gains:
+        yield _gains(section.gains)
     yield from map(_last_lines, section.pieces[:MAX_SHOWN_TEXTS])
     yield from map(_item, section.items)
     yield from map(_table, section.tables)
@@ -82,6 +84,21 @@ def _bar(parts: Sequence[sections.BarPart]) -> RenderableType:
         cells = (Text(cell, justify="right") for cell in (part.each, percent(part.share)))
         fill = "█" * max(1, round(BAR_CELLS * part.share))
         table.add_row(part.label, *cells, Text(fill, PART_STYLES[part.kind]))
+    return table
+
+
+def _gains(gains: Sequence[sections.GainBar]) -> RenderableType:
+    """Return the intervals of speed-ups on one scale, on which "|" is no change."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for one in gains:
+        low, high, same = (round(BAR_CELLS * share) for share in (one.low, one.high, one.one))
+        cells = [" "] * max(1, low) + ["█"] * max(1, high - low)
+        cells += [" "] * max(0, same + 1 - len(cells))
+        cells[same] = "|"
+        style = "green" if one.kept else "dim"
+        table.add_row(
+            Text(clean(one.label), overflow="fold"), one.gain, Text("".join(cells), style)
+        )
     return table
 
 

@@ -127,7 +127,8 @@ class EvidenceCollector:
         if loop and loop.kind != "keras":  # `fit` is one line, and has its hooks
             since_s = first.begin_s if first else 0.0
             fetches = loop.kind not in CALL_LOOPS
-            parts = sampler.parts(loop.where, since_s=since_s, fetches=fetches)
+            alone = loop.kind == "sampled"
+            parts = sampler.parts(loop.where, since_s=since_s, fetches=fetches, epochs=alone)
         tasks = sampler.tasks(waits_of(loop) if loop else ())
         if loop is not None and loop.producers is not None:
             tasks = with_remote(tasks, loop.producers())

@@ -30,31 +30,33 @@ ANOTHER_DIAGNOSIS = (
 def diagnose(
     script: tuple[str, ...],
     *,
-    seconds: float,
     warmup: float,
     no_experiments: bool,
-    stop: bool,
     anonymous: bool,
-    **files: Path | None,
+    **options: Any,
 ) -> int:
-    """Diagnose a script while it runs; return its exit code. `files`: reports by their kind.
+    """Diagnose a script while it runs; return its exit code. `options`: seconds, stop and live of
+    the `WatchPlan`, and the paths of reports by their kind.
 
     `anonymous`: the file of evidence holds no paths, arguments and names of the user's own.
 
     Raise OptionError for a bad option, or if there is no such script.
     """
-    plan = WatchPlan(seconds, warmup, experiments=not no_experiments, stop=stop)
+    files = {kind: options.pop(kind) for kind in (*REPORTS, "evidence")}
+    plan = WatchPlan(warmup_s=warmup, experiments=not no_experiments, **options)
     publisher = Publisher(_nothing if rank_of() else _show, anonymous=anonymous, **files)
     return run(list(script), plan=plan, publisher=publisher)
 
 
-def attach(pid: int, *, seconds: float, stop: bool, **options: Any) -> None:
+def attach(pid: int, *, seconds: float, stop: bool, live: bool, **options: Any) -> None:
     """Diagnose a job that runs already, from outside; see `diagnose` for the options.
 
     Raise OptionError if it cannot be watched.
     """
     if stop:
         raise OptionError("--stop ends a script that fastfeed has started: leave it out with --pid")
+    if live:
+        raise OptionError("--live changes a job that fastfeed has started: leave it out with --pid")
     kept: dict[str, Any] = {name: options[name] for name in (*REPORTS, "evidence", "anonymous")}
     watch_job(pid, seconds=seconds, publisher=Publisher(_show, **kept))
 

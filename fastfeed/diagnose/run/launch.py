@@ -34,6 +34,7 @@ from fastfeed.diagnose.run.endings import (
 )
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.lifecycle import Due, Lifecycle, WatchPlan, is_importing
+from fastfeed.diagnose.run.live_tuning import tune_live
 from fastfeed.diagnose.run.publisher import Publisher
 from fastfeed.diagnose.run.script import EXIT_INTERRUPTED, Script
 from fastfeed.diagnose.run.training_children import TrainingChildren, merged
@@ -49,7 +50,6 @@ BLOCK_STOP_S = 2.0  # for a block of interventions that is to end
 STOP_LIMIT_S = 20.0  # after which it ends, whatever its interpreter does
 REPORT_WAIT_S = 30.0  # most that the end of the script waits for a report in progress
 DEAD_WAIT_S = 5.0  # without a step: a feed that was found blocked still is
-UNOBSERVED_PROCESS = threading.Lock()  # held by the one diagnosis of this process
 MEASURING, REPORTING = "measuring", "the report"  # what failed
 
 
@@ -67,6 +67,27 @@ def rank_of(environ: Any = os.environ) -> int | None:
     """Return the rank of this process; None unless torchrun or the like started several."""
     rank, world = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
     return int(rank) if rank.isdigit() and world.isdigit() and int(world) > 1 else None
+
+
+class ObservedProcess:
+    """The claim of the one diagnosis of this process; a forked child is free."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+
+    def take(self) -> bool:
+        """Return True if no diagnosis of this process has it."""
+        with self._lock:
+            free, self._pid = self._pid != os.getpid(), os.getpid()
+            return free
+
+    def give_back(self) -> None:
+        """Let another diagnosis begin."""
+        self._pid = 0
+
+
+OBSERVED = ObservedProcess()
 
 
 class ObservedCode(Protocol):
@@ -91,12 +112,13 @@ class Launch:
         plan: WatchPlan,
         publisher: Publisher,
         collector: EvidenceCollector | None = None,
+        log: HookLog | None = None,
     ) -> None:
         self._script = script
         self._plan = plan
         self._publisher = publisher
         self._collector = collector or EvidenceCollector()
-        self.log = HookLog(Timeline())
+        self.log = log or HookLog(Timeline())
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._life = Lifecycle(plan, self.log, begin_s=time.perf_counter(), thread=self._thread)
@@ -123,7 +145,7 @@ class Launch:
 
         Raise OptionError if it is under diagnosis already.
         """
-        if not UNOBSERVED_PROCESS.acquire(blocking=False):
+        if not OBSERVED.take():
             raise OptionError(
                 "this process is under diagnosis already, by fastfeed diagnose or another block, "
                 "of this thread or another one: leave one of them out"
@@ -131,7 +153,7 @@ class Launch:
         try:
             self._install()
         except BaseException:
-            UNOBSERVED_PROCESS.release()
+            OBSERVED.give_back()
             raise
         self._guard(lambda: self._collector.watch(self.log), MEASURING)
         self._observing.start()
@@ -189,7 +211,7 @@ class Launch:
         self._imports.undo()
         atexit.unregister(self.at_exit)
         undo_all(self._undo)()
-        UNOBSERVED_PROCESS.release()
+        OBSERVED.give_back()
 
     def _install(self) -> None:
         # The threads belong to the diagnosis and do not exist in the child.
@@ -307,6 +329,7 @@ class Launch:
         def report() -> None:
             try:
                 found = replace(self._evidence(), waiting_now_s=waited_s, short=short)
+                found = self._tuned(found) if final and self._plan.live and not died else found
                 found = merged(children, found.machine) if children else found
             finally:
                 if final:
@@ -323,6 +346,15 @@ class Launch:
         others = max(0.0, found.machine.other_cpu - dosed)
         machine = replace(found.machine, other_cpu=others)
         return replace(found, machine=machine, interventions=interventions.results())
+
+    def _tuned(self, found: Evidence) -> Evidence:
+        """Search for the best number of producers in the running job, and leave it."""
+        pause = self._observing.pause
+        decided, why = tune_live(lambda seconds: not self._ended and pause(seconds))
+        if found.feed is not None:
+            found = replace(found, feed=replace(found.feed, tuning=(*found.feed.tuning, *decided)))
+        missing = [f"other numbers of producers in the running job: {why}"] if why else []
+        return replace(found, missing=(*found.missing, *missing))
 
     def _waiting_s(self) -> float:
         """Return for how long the loop, or the script without one, has waited for input."""

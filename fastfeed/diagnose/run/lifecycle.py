@@ -35,7 +35,8 @@ class WatchPlan:
     `seconds`: from the first step to the report, including `warmup_s`, which is not measured;
     without a step, from the end of the script's imports. The report is at most GRACE_S later.
     `experiments`: some steps may get their input ahead of time. `stop`: the script ends with the
-    report. `dead_s`: least time without a step before a feed can be reported dead. Raise
+    report. `dead_s`: least time without a step before a feed can be reported dead. `live`: the
+    number of producers of a FeedRunner is searched for in the running job. Raise
     OptionError for a warm-up that is not shorter than all.
     """
 
@@ -44,6 +45,7 @@ class WatchPlan:
     experiments: bool = True
     stop: bool = False
     dead_s: float = 8.0
+    live: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup_s < self.seconds:

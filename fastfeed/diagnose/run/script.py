@@ -48,6 +48,7 @@ class Script:
             )
         self.crashed = False  # by an exception
         self.crashed_in_feed = False  # while it waited for input, or because a producer had died
+        self.words = tuple(given)
         self.how = given[0] if given[0] in ("-m", "-c", "-") else "file"
         self._what = given[1] if self.how in ("-m", "-c") else given[0]
         self._args = given[2:] if self.how in ("-m", "-c") else given[1:]

@@ -116,11 +116,13 @@ def loop_parts(
     *,
     where: str = "",
     fetches: bool = True,
+    epochs: bool = False,
 ) -> tuple[tuple[LoopPart, ...], list[str]]:
     """Return the parts of the loop, largest first, and what could not be determined.
 
     `where`: the known line of the loop, "train.py:41". `fetches`: that line fetches a batch;
-    otherwise it runs the step.
+    otherwise it runs the step. `epochs`: its steps contain what is made before it, as those of a
+    loop without hooks do.
     """
     samples = [sample for sample in samples if sample.stack]
     if len(samples) < MIN_SAMPLES:
@@ -136,6 +138,7 @@ def loop_parts(
     file, _, number = where.rpartition(":")
     if number.isdigit() and found.code.co_filename.endswith(file):
         found = found._replace(known=(int(number), INPUT_KIND if fetches else STEP))
+    found = found.with_epochs() if epochs else found
     groups: dict[tuple[str, int], dict[LoopActivity, float]] = defaultdict(dict)
     for one, weight in _activities(samples, found, context=context).items():
         groups[one.kind, one.line][one] = weight / len(samples)

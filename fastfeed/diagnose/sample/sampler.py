@@ -180,17 +180,22 @@ class Sampler:
             return producers + children >= COMPETING_CORES
 
     def parts(
-        self, where: str = "", *, since_s: float = 0.0, fetches: bool = True
+        self,
+        where: str = "",
+        *,
+        since_s: float = 0.0,
+        fetches: bool = True,
+        epochs: bool = False,
     ) -> tuple[LoopPart, ...]:
         """Return the parts of the loop.
 
-        `where`: a known line of the loop, "train.py:41"; it fetches a batch, or else runs the step.
-        `since_s`: when the loop began, so that earlier samples are ignored.
+        `since_s`: when the loop began, so that earlier samples are ignored. For the rest see
+        `loop_parts`.
         """
         with self._mutex:
             samples = [sample for now_s, sample in self._threads.trace if now_s >= since_s]
             found, self._undetermined = loop_parts(
-                samples, self._attribution(), where=where, fetches=fetches
+                samples, self._attribution(), where=where, fetches=fetches, epochs=epochs
             )
             return found
 

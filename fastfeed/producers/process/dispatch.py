@@ -278,7 +278,7 @@ class Dispatcher(ServingThread):
         """Return how many items a worker may get: enough that the consumer does not wait, and no
         more. Ready batches occupy memory as much as those that wait for a straggler's batch."""
         with self._lock:
-            ready = len(self._reorder.ready) + (len(self._reorder.early) if self._strict else 0)
+            ready = len(self._reorder.ready) + (self._reorder.waiting if self._strict else 0)
             in_flight = sum(map(len, self._assigned.values()))
             minimum = 0 if self._assigned.get(worker) or ready >= self.ready_limit else 1
             allowance = max(self.ready_limit - ready - in_flight, minimum)
@@ -309,7 +309,7 @@ class Dispatcher(ServingThread):
                     self._outstanding[item.position] = self._outstanding.get(item.position, 0) + 1
                     return item
                 if self._reorder.ordered:
-                    self._reorder.insert(END_OF_EPOCH, item.ticket)
+                    self._reorder.insert(END_OF_EPOCH, item.ticket, epoch=item.position)
                     self._wake()
                 else:
                     self._fully_read.add(item.position)

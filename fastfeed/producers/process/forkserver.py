@@ -8,7 +8,6 @@ with the one above it: trainer, fork server, workers.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import gc
 import json
@@ -28,13 +27,12 @@ from dataclasses import dataclass
 from logging.handlers import QueueHandler
 from typing import IO, Any, cast
 
-from fastfeed.core.unix import fcntl
+from fastfeed.core.unix import die_with, fcntl
 from fastfeed.errors import OptionError, ProducerError, ProducerFailed
 from fastfeed.producers.failure import last_words
 from fastfeed.ring.memory import Descriptor, receive
 from fastfeed.ring.status_page import leave_from_outside
 
-PR_SET_PDEATHSIG = 1
 # b"S", number, pid, 0: started, with a pidfd; b"X", number, pid, status: ended; b"F", 0, 0, 0 and
 # a text: not started
 CHILD_EVENT = struct.Struct("<cqqq")
@@ -171,15 +169,6 @@ def _socketpair() -> tuple[socket.socket, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         return ours, socket.socket(fileno=fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
-
-
-def die_with(parent: int, by: int | None = None) -> None:
-    """Let the kernel end this process, by SIGKILL or the signal `by`, when `parent` ends, whatever
-    either of them is doing then. See prctl(2)."""
-    by = signal.SIGKILL if by is None else by
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
-    if os.getppid() != parent:  # it has ended already
-        os._exit(1)
 
 
 def serve(channels: tuple[int, int], trainer: int, *, levels: dict[str, int]) -> None:

@@ -361,8 +361,9 @@ class ProcessProducers(WorkerGroup):
             return
         handle.count(stream)
         if self._dispatcher.has(number, key):
-            position = self._dispatcher.item_of(number, key).position
-            self._reorder.insert((handle, token), key if self._reorder.ordered else position)
+            epoch = self._dispatcher.item_of(number, key).position
+            key_or_epoch = key if self._reorder.ordered else epoch
+            self._reorder.insert((handle, token), key_or_epoch, epoch=epoch)
             self._dispatcher.received(number, key)
 
     def _check_spec(self, handle: WorkerHandle) -> None:

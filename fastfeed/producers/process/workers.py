@@ -145,7 +145,7 @@ class WorkerGroup:
         plan: EpochPlan,
         wake: Callable[[], None],
     ) -> None:
-        ordered = source.ordered and options.order == "kept"
+        ordered = source.ordered and options.window is not None
         self._source = source
         self._options = options
         self._plan = plan
@@ -155,6 +155,8 @@ class WorkerGroup:
         self._reorder = ReorderBuffer[Ready](
             1 if source.ordered else options.parallel,
             ordered=ordered,
+            window=options.window or 0,
+            gaps=plan.gaps,
             error_limit=options.error_limit,
             suspects=self._comparison.suspects,
         )
@@ -223,7 +225,7 @@ class WorkerGroup:
         first, remote = self._places[index]
         producers = len(self._past_rows)
         skip = skip or tuple((0, items) for items in (*passed, *(0,) * (producers - len(passed))))
-        reorders = dispatched and options.order == "kept"
+        reorders = dispatched and options.window is not None
         share = share_of_worker(options, remote=remote, dispatched=dispatched, reorders=reorders)
         task = WorkerTask(
             number=self._added,
@@ -315,6 +317,7 @@ class WorkerGroup:
             self._reorder.insert(
                 ProducedBatch(None, ONLY_STREAM, "", item.number),
                 item.ticket if self._reorder.ordered else item.position,
+                epoch=item.position,
             )
             dispatcher.give_up(item)
         return payload
@@ -401,7 +404,8 @@ class WorkerGroup:
             for thread in range(worker.task.threads)
         ]
         return producers, [
-            WorkerStatus(w.task.number, w.task.index, w.pid, w.exited, w.place) for w in handles
+            WorkerStatus(w.task.number, w.task.index, w.pid or None, w.exited, w.place)
+            for w in handles
         ]
 
     def _status_of(self, worker: WorkerHandle, thread: int) -> ProducerStatus:

@@ -33,7 +33,7 @@ CONTROL = "control"  # the group of the short calls
 # The kind of a reply of the dispatcher, and its content: permits, items or their pickle, and after
 # the last one, how many there were.
 Dispatched = tuple[bytes, Any]
-_UNPACKING = threading.Lock()  # an actor's producers tell their own generators from each other's
+_UNPACKING = threading.Lock()  # what unpacks, looks for the generators that it has made
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -67,6 +67,7 @@ class RemoteWorker:
         self._version = version
         self.inboxes = [Inbox(allowed=task.allowed) for task in self._tasks]
         self._groups: dict[int, Iterator[MessageGroup]] = {}
+        self._unpacked: list[tuple[Any, Generators] | BaseException] = []
         self._threads: dict[int, int] = {}
         Generators().seed(self._tasks[0].draw_key)
 
@@ -139,15 +140,11 @@ class RemoteWorker:
                 "remote producer: install the same version on every node"
             )
         with _UNPACKING:
-            collects = gc.isenabled()
-            gc.disable()
-            try:
-                gc.collect(0)
-                shipped = unpack_from(memoryview(self._shipments[number].data).cast("B"))
-                own = Generators.made_since_collection()
-            finally:
-                if collects:
-                    gc.enable()
+            self._unpacked = self._unpacked or self._unpack()
+        found = self._unpacked[number]
+        if isinstance(found, BaseException):
+            raise found
+        shipped, own = found
         (producer,) = producers_of(
             self._tasks[number],
             shipped,
@@ -157,3 +154,22 @@ class RemoteWorker:
             generators=own,
         )
         return producer
+
+    def _unpack(self) -> list[tuple[Any, Generators] | BaseException]:
+        """Return the source of each task with the generators that it holds, or the error. No
+        producer runs yet: the generators that its code makes would count among them."""
+        every: list[tuple[Any, Generators] | BaseException] = []
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            for shipment in self._shipments:
+                gc.collect(0)
+                try:
+                    shipped = unpack_from(memoryview(shipment.data).cast("B"))
+                    every.append((shipped, Generators.made_since_collection()))
+                except BaseException as error:  # unpickling runs code of the user's classes
+                    every.append(error)
+        finally:
+            if collects:
+                gc.enable()
+        return every

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from bench.public.recipe import Recipe, Variant
-from bench.public.runs import steady_rate
 from bench.public.score import score
 from bench.public.truths import expected, input_helps, truth
+from fastfeed.diagnose.prove.gains import steady_rate
 
 CHANGE = Variant(switches=("torch.workers=2",))
 RECIPE = Recipe("one", "torch", "image", "a/b", "c.py", changes={"num_workers=2": CHANGE})

@@ -103,6 +103,16 @@ def test_a_step_waits_as_long_as_its_batch_is_made(monkeypatch: pytest.MonkeyPat
     assert "compile" in kinds(log)
 
 
+def test_a_model_is_observed_again() -> None:
+    """Its train function has kept what the first diagnosis wrapped around it."""
+    model, counts = model_of(), []
+    for _ in range(2):
+        with watched("keras", "keras_fit") as log:
+            model.fit(on_demand(lambda: map(batch, range(5))), verbose=0)
+        counts.append([len(loop.steps) for loop in loops(log, "keras")])
+    assert counts == [[5], [5]]
+
+
 def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
     """Additional time of the other steps counts as waiting."""
     clock = Clock()

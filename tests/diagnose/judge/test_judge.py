@@ -62,8 +62,8 @@ def test_a_sleeping_producer_is_predicted_to_gain_what_threads_give() -> None:
     parts = (LoopPart("input", CALL, 5 / 6, {SLEEP: 1.0}), LoopPart("step", CALL, 1 / 6))
     found = judged(loop_of([50.0] * 100, buffer=0), trainer(), parts=parts)
     best = found.recommendations[0]
-    assert (best.knob, best.value) == ("threads", "4"), "they save nine tenths of what six do"
-    assert best.predicted_speedup == pytest.approx(60 / 12.5, rel=0.02)
+    assert (best.knob, best.value) == ("threads", "6"), "four gain three quarters of it"
+    assert best.predicted_speedup == pytest.approx(6.0, rel=0.02)
     assert best.interval[0] < best.predicted_speedup < best.interval[1]
     assert found.speedup_if_input_free == pytest.approx(6.0, rel=0.01)
 

@@ -302,3 +302,23 @@ def test_more_producers_of_one_iterator_gain_only_if_each_reads_its_share(one_re
     best = change(found, "threads")
     assert ("takes `worker`" in best.change) == one_reader
     assert best.predicted_speedup > 2
+
+
+def test_threads_that_spin_beside_the_input_are_no_work_of_the_step() -> None:
+    """A pool of torch keeps all cores busy while the loop's thread decodes: workers have none."""
+    loop = loop_of([300.0] * 60, 40.0, kind="torch", waits="modelled", buffer=0)
+    seconds = loop.steps[-1].end_s
+    line = Place("__getitem__", "train.py", 30, users=True)
+    own = trainer({PYTHON: 0.1, NATIVE: 0.9}, wall_s=seconds)
+    pool = task(FRAMEWORK, {NATIVE: 1.0}, wall_s=seconds, cpu_s=15 * seconds)
+    found = judged(
+        loop,
+        own,
+        pool,
+        machine=replace(MACHINE, cores=16, own_cpu=15.9, runnable=16.0),
+        parts=(LoopPart("input", CALL, 0.88, {NATIVE: 0.9, PYTHON: 0.1}, inner=line),),
+    )
+    best = max(found.recommendations, key=lambda one: one.predicted_speedup)
+    assert best.knob == "num_workers"
+    assert int(best.value) >= 6
+    assert best.predicted_speedup > 4

@@ -37,6 +37,7 @@ return {
   items: every("h2").map((one) => [one.textContent,
     [...one.parentElement.querySelectorAll(".line")].map((line) => line.textContent.trim())]),
   gains: text(".gain"),
+  bars: document.querySelectorAll(".scale").length,
   captions: drawn("table").every((one) => one.caption && one.caption.textContent.trim()),
   levels: every("h1, h2, h3").map((one) => Number(one.tagName[1])),
   twice: every("[id]").map((one) => one.id).filter((id, i, all) => all.indexOf(id) !== i),
@@ -101,7 +102,9 @@ def check(seen: dict[str, Any], told: Diagnosis) -> None:
     causes = items.get("Causes, by their share of the time", [])
     assert len(causes) == len(told.causes)
     assert all(cause.code in one for one, cause in zip(causes, told.causes, strict=True))
-    assert len(seen["gains"]) == len(told.recommendations) + len(told.may_cost)
+    measured = [one for one in told.proof.tried if one.speedup is not None] if told.proof else []
+    assert len(seen["gains"]) == len(measured) + len(told.recommendations) + len(told.may_cost)
+    assert seen["bars"] == len(measured)
     assert len(items.get(RISKY, [])) == len(told.may_cost)
     steps = told.evidence.loop.steps if told.evidence.loop else []
     assert (seen["steps"] > 0) == bool(steps)

@@ -24,6 +24,7 @@ from tests.diagnose.diagnoses import (
     doubtful,
     no_gain,
     odd,
+    proven,
     unknown,
     whole_epochs,
 )
@@ -226,3 +227,14 @@ def test_clean_keeps_what_can_be_read() -> None:
 def test_forms_of_numbers(form: Callable[[float | None], str], texts: dict[float, str]) -> None:
     assert {number: form(number) for number in texts} == texts
     assert form(NAN) == form(None) == "–"
+
+
+def test_what_was_proven_comes_first() -> None:
+    text = shown(proven())
+    words = words_of(text)
+    assert words.index("Proven") < words.index("Causes, by their share")
+    assert "31 to 58 steps/s, 1.87x (1.81 to 1.93), same batches" in words
+    assert "+runner = FeedRunner(batches, threads=4)" in text
+    for part in ("slower", "PicklingError: a lock", "the first 200 are equal", "--also-rarer"):
+        assert part in words
+    assert "predicted 1.84x" in words

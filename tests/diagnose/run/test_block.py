@@ -12,6 +12,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import process, spawn
 from typing import Any
@@ -248,6 +249,19 @@ def test_a_forked_child_leaves_the_block_at_once(monkeypatch: pytest.MonkeyPatch
         os._exit(0 if patched() == before and "without a report" in str(report) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert "without a report" not in str(report)
+
+
+def test_a_forked_child_may_have_a_block_of_its_own() -> None:
+    with fastfeed.diagnose():
+        child = os.fork()
+        if not child:
+            code = 1
+            with suppress(BaseException):
+                with fastfeed.diagnose() as own:
+                    train(3)
+                code = int("without a report" in str(own))
+            os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_block_in_a_script_under_diagnosis_is_refused() -> None:

@@ -24,6 +24,16 @@ from fastfeed.steps.timeline import Timeline
 from tests.helpers.dying import until
 
 
+@pytest.fixture(autouse=True)
+def children_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is kept beyond its test, such as a fork server, is no producer here."""
+    find = watchdog._find_children
+    before = {pid for pid, _ in find()}
+    monkeypatch.setattr(
+        watchdog, "_find_children", lambda: [one for one in find() if one[0] not in before]
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "text"), [(3, "exit code 3"), (-9, "SIGKILL"), (-77, "signal 77")]
 )

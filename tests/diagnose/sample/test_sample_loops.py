@@ -127,6 +127,28 @@ def test_the_loop_of_the_batches_in_a_loop_of_epochs() -> None:
     assert found is not None and found.node.lineno == learn.__code__.co_firstlineno + 3
 
 
+def sampled_rows() -> list[int]:
+    record(10)
+    return [1] * 10
+
+
+def learn_sampled(epochs: int) -> None:
+    for _ in range(epochs):
+        rows = sampled_rows()
+        for row in rows:
+            train_step([row])
+
+
+def test_what_is_made_before_the_loop_of_an_epoch_is_a_part_where_steps_contain_it() -> None:
+    learn_sampled(10)
+    alone, _ = loop_parts(record.samples, attribution())
+    parts, _ = loop_parts(record.samples, attribution(), epochs=True)
+    assert [part.kind for part in alone] == ["step"]
+    assert {part.kind: round(part.share, 2) for part in parts} == {"input": 0.14, "step": 0.86}
+    inner = parts[1].inner
+    assert inner is not None and inner.function == "sampled_rows"
+
+
 def test_the_loop_may_be_known(samples: list[Sample]) -> None:
     line = train.__code__.co_firstlineno + 1
     assert loop_parts(samples, attribution(), where=f"test_sample_loops.py:{line}") == loop_parts(

@@ -30,10 +30,12 @@ from tests.helpers.feeds import LONG_S, Broken, Readable
 class Trainer:
     """A dispatcher and the buffer that it fills; the test plays all its workers."""
 
-    def __init__(self, source: Any, *, ordered: bool = True, **options: Any) -> None:
+    def __init__(
+        self, source: Any, *, ordered: bool = True, window: int = 0, **options: Any
+    ) -> None:
         settings = FeedOptions(processes=1, **options)
         self.lock = threading.Lock()
-        self.order: ReorderBuffer[Any] = ReorderBuffer(1, ordered=ordered)
+        self.order: ReorderBuffer[Any] = ReorderBuffer(1, ordered=ordered, window=window)
         self.woken = threading.Event()
         epochs = settings.epochs or 1
         deals = read(
@@ -74,7 +76,8 @@ class Trainer:
         payload = self.has[worker].pop(ticket)
         with self.lock:
             position = self.dispatcher.item_of(worker, ticket).position
-            self.order.insert(payload, ticket if self.order.ordered else position)
+            key = ticket if self.order.ordered else position
+            self.order.insert(payload, key, epoch=position)
             self.dispatcher.received(worker, ticket)
 
     def die(self, worker: int) -> Any:
@@ -108,11 +111,17 @@ def trainers() -> Iterator[Any]:
 
 @pytest.mark.slow
 @settings(max_examples=60)
-@given(data=st.data(), total=st.integers(0, 25), epochs=st.integers(1, 2), ordered=st.booleans())
+@given(
+    data=st.data(),
+    total=st.integers(0, 25),
+    epochs=st.integers(1, 2),
+    window=st.sampled_from([None, 0, 3]),
+)
 def test_each_item_comes_back_exactly_once(
-    data: st.DataObject, total: int, epochs: int, ordered: bool
+    data: st.DataObject, total: int, epochs: int, window: int | None
 ) -> None:
-    trainer = Trainer(Readable(lambda: range(total)), epochs=epochs, ordered=ordered)
+    order: dict[str, Any] = {"ordered": window is not None, "window": window or 0}
+    trainer = Trainer(Readable(lambda: range(total)), epochs=epochs, **order)
     names, unread, waiting, inherited = iter(range(2, 1000)), total * epochs, set(), {0: 0, 1: 0}
     patch = pytest.MonkeyPatch()
     # The number of items in a reply must not depend on the machine's speed.
@@ -149,7 +158,8 @@ def test_each_item_comes_back_exactly_once(
             assert trainer.order.settled()
             made = list(trainer.order.ready)
         each = [[p for p in part if p is not END_OF_EPOCH] for part in _split(made)]
-        assert [part if ordered else sorted(part) for part in each] == [list(range(total))] * epochs
+        each = [part if window == 0 else sorted(part) for part in each]
+        assert each == [list(range(total))] * epochs
     finally:
         patch.undo()
         trainer.close()

@@ -176,12 +176,12 @@ async def later() -> AsyncIterator[int]:
     [
         (
             numbers,
-            "of type generator, cannot be pickled .*creates it: `numbers`, not `numbers\\(\\)`.$",
+            "of type generator, .*creates it: `numbers`, not `numbers\\(\\)`.(?m:$)",
         ),
         (
             lambda: [numbers()],
             "item \\[0\\] of the list, of type generator, .*creates it: `numbers`, not "
-            "`numbers\\(\\)`.$",
+            "`numbers\\(\\)`.(?m:$)",
         ),
         (lambda: map(str, numbers()), "of type generator, cannot .*creates it: `numbers`"),
         (
@@ -194,7 +194,7 @@ async def later() -> AsyncIterator[int]:
         ),
         (
             lambda: csv.reader([]),
-            "of type _csv.reader, cannot be pickled .*pass the function that creates it.$",
+            "of type _csv.reader, cannot be pickled .*pass the function that creates it.(?m:$)",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,17 +15,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastfeed
-from fastfeed import FeedRunner, Pad, Remote
+from fastfeed import FeedRunner, Pad, Remote, Reorder
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, OptionError, ProducerDied, ProducerFailed
+from fastfeed.producers.generators import Generators
 from fastfeed.producers.remote import fleet
-from tests.producers.remote.local_cluster import LocalCluster
+from tests.producers.remote.local_cluster import LocalActor, LocalCluster
 
 Cluster = Callable[..., LocalCluster]
 RECORDS = np.arange(120, dtype=np.int64)
 # local producers, and remote ones
 MIXES = [(0, 1), (0, 3), (1, 2)]
 mixes = pytest.mark.parametrize("mix", MIXES, ids="{0[0]}+{0[1]}".format)
+
+
+@pytest.fixture(autouse=True)
+def no_generators_in_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no actor look for generators: in the process of the trainer it would find those that the
+    trainer and other actors make at that moment, and seed them."""
+    monkeypatch.setattr(Generators, "made_since_collection", Generators)
 
 
 @pytest.fixture(autouse=True)
@@ -70,13 +78,27 @@ def test_order_and_draws_are_those_of_threads(mix: tuple[int, int]) -> None:
 
 
 @mixes
-def test_generators_of_the_source_draw_anew_for_every_record(mix: tuple[int, int]) -> None:
-    held = np.random.default_rng(3), [random.Random(3)]
+def test_generators_of_the_source_draw_anew_for_every_record(
+    mix: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Drawing:
+        """A transform that tells its thread what it holds when it is unpacked."""
 
-    def drawing(record: Any) -> Any:
-        return record, held[0].integers(2**62), held[1][0].getrandbits(62)
+        def __init__(self) -> None:
+            self.held = [np.random.default_rng(3), random.Random(3)]
 
-    options: dict[str, Any] = {"batch_size": 7, "transform": drawing, "seed": 3}
+        def __setstate__(self, state: dict[str, Any]) -> None:
+            vars(self).update(state)
+            vars(threading.current_thread())["held"] = self.held
+
+        def __call__(self, record: Any) -> Any:
+            return record, self.held[0].integers(2**62), self.held[1].getrandbits(62)
+
+    def held() -> Generators:
+        return Generators(vars(threading.current_thread())["held"])
+
+    monkeypatch.setattr(Generators, "made_since_collection", held)
+    options: dict[str, Any] = {"batch_size": 7, "transform": Drawing(), "seed": 3}
     found = read(remote(RECORDS, mix, **options))
     assert same(found, read(FeedRunner(RECORDS, processes=2, **options)))
     columns = (np.concatenate(leaf).tolist() for leaf in zip(*found, strict=True))
@@ -111,10 +133,10 @@ def test_a_stream_is_read_here_and_transformed_there() -> None:
     losses=st.sets(st.integers(1, 30), max_size=4),
     size=st.integers(1, 40),
     mix=st.sampled_from(MIXES[:2]),
-    ordered=st.booleans(),
+    order=st.sampled_from(["kept", "any", Reorder(2)]),
 )
 def test_what_a_lost_actor_had_is_made_again_once(
-    losses: set[int], size: int, mix: tuple[int, int], ordered: bool
+    losses: set[int], size: int, mix: tuple[int, int], order: Any
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fleet, "RayCluster", lambda _: LocalCluster(sorted(losses)))
@@ -123,13 +145,13 @@ def test_what_a_lost_actor_had_is_made_again_once(
             mix,
             batch_size=size,
             seed=1,
-            order="kept" if ordered else "any",
+            order=order,
             on_worker_death="restart",
         )
         with runner:
             got = [batch.tolist() for batch in runner]
     flat = [record for batch in got for record in batch]
-    assert (flat if ordered else sorted(flat)) == RECORDS.tolist()
+    assert (flat if order == "kept" else sorted(flat)) == RECORDS.tolist()
 
 
 @given(losses=st.sets(st.integers(1, 20), max_size=4), producers=st.integers(1, 3))
@@ -342,3 +364,43 @@ def test_options_that_do_not_fit(options: Any, text: str) -> None:
     with pytest.raises(FeedError, match=text) as caught:
         FeedRunner(RECORDS, batch_size=2, **options())
     assert isinstance(caught.value, OptionError)
+
+
+class Noted:
+    """Records that say when they are unpacked, and when one is made."""
+
+    said: ClassVar[list[str]] = []
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        vars(self).update(state)
+        self.said.append(f"{self.name} unpacked")
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        self.said.append(f"{self.name} made")
+        return np.full(2, index)
+
+
+def test_no_producer_runs_while_an_actor_unpacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader of the validation's stream begins after the training's first group."""
+    begun, groups = threading.Event(), LocalActor.groups
+
+    def in_turn(actor: LocalActor, number: int) -> Iterator[Any]:
+        if number:
+            assert begun.wait(60)
+        for group in groups(actor, number):
+            begun.set()
+            yield group
+
+    monkeypatch.setattr(LocalActor, "groups", in_turn)
+    Noted.said.clear()
+    with remote(Noted("training"), (0, 1), batch_size=5) as runner:
+        validation = runner.also(Noted("validation"), batch_size=5)
+        assert (len(list(runner)), len(list(validation))) == (4, 4)
+    assert Noted.said[:2] == ["training unpacked", "validation unpacked"]
+    assert not any("unpacked" in one for one in Noted.said[2:])

@@ -1,0 +1,66 @@
+"""Write every table and picture that follows from the JSON in bench/results.
+
+    python -m bench.figures
+
+These are docs/comparison.md, the tables of bench/results/README.md with their pictures, and the
+figures of README.md. A document has a picture if there is one beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from typing import Any
+
+from bench import comparison, fill, report
+from bench.comparison import FIGURES
+from bench.results import read
+from bench.rounds import ROOT
+
+README = ROOT / "README.md"
+MARKED = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end -->)", re.DOTALL)
+PROVEN = 0.1  # share that a script loses to input, from which a patch is expected
+
+
+def main() -> None:
+    comparison.COMPARISON.write_text(comparison.page())
+    fill.fill_page(FIGURES / f"{kind}.json" for kind in fill.kinds(fill.PAGE.read_text()))
+    for picture in sorted(FIGURES.glob("*.png")):
+        report.plot(read(picture.with_suffix(".json")), FIGURES)
+    README.write_text(with_figures(README.read_text()))
+
+
+def with_figures(text: str) -> str:
+    """Return the README with its figures."""
+    return MARKED.sub(lambda _: "".join(f"- {line}\n" for line in figures()), text)
+
+
+def figures() -> list[str]:
+    """Return the three figures of the README."""
+    arrays, moved = _values("arrays"), _values("migrations")["from_generator python"]
+    own, other = arrays["fastfeed, arrays, 2 processes"], arrays["DataLoader of a TensorDataset"]
+    rows = [row for row in _values("proving").values() if row["lost_to_input"] >= PROVEN]
+    gains = [row["speedup"] for row in rows if row["kept"]]
+    ratios = [new / old for new, old in zip(moved["new"], moved["old"], strict=True)]
+    rates = [statistics.median(one) / 1e6 for one in (own, other)]
+    longest = max(row["took_s"] for row in rows) / 60
+    return [
+        f"MNIST from memory, shuffled, in batches of 128: {rates[0]:.1f} million records/s; a "
+        f"`DataLoader` of tensors makes {rates[1]:.2f}.",
+        "The same script with Python work in its batches, from `from_generator` to a "
+        f"`FeedRunner`: {statistics.median(ratios):.2f} times as fast ({min(ratios):.2f} to "
+        f"{max(ratios):.2f}).",
+        f"Of {len(rows)} test scripts that lose a tenth or more to their input, `--prove` found a "
+        f"patch that gains for {len(gains)}, {statistics.median(gains):.2f} times as fast in the "
+        f"median, in {longest:.0f} minutes at most.",
+    ]
+
+
+def _values(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FIGURES / f"{kind}.json").read_text())
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""Entry point of `python -m bench.trainings`."""
+
+from bench.trainings.command import main
+
+if __name__ == "__main__":
+    main()

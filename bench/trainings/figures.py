@@ -1,0 +1,118 @@
+"""The tables of the comparison, from its document."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from bench.report import number
+from bench.results import Row, ratio
+
+HEAD = ("", "s to the target", "steps", "steps/s", "waited", "CPU s", "memory, MB", "lines")
+FIGURES = ("seconds", "steps", "steps_per_s", "starvation", "cpu_s", "memory_mb")
+
+
+def report(document: dict[str, Any]) -> str:
+    """Return a table of each training as Markdown, with medians, spreads and the best form."""
+    parts = []
+    for name, about in document["trainings"].items():
+        rows = [row for row in document["rows"] if row["training"] == name]
+        if any(row["runs"] for row in rows):
+            parts.append(f"{heading(about, rows)}\n\n{table(rows)}\n\n{verdict(rows)}")
+    return "\n\n".join(parts)
+
+
+def heading(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Return what all rows of a training have in common."""
+    told = [f"Target: a mean loss of {about['target']:g}, in {about['cap']:,} steps at most."]
+    notes = ("origin", "note")
+    for key in notes:
+        found = {run.get(key) for row in rows for run in row["runs"]} - {None, ""}
+        told += [f"{text[0].upper()}{text[1:]}." for text in sorted(found)]
+    if about["quick"]:
+        told.append("Three steps of each: the figures mean nothing.")
+    for form, names in about["not_installed"].items():
+        told.append(f"{form}: not run, because {', '.join(names)} is not installed.")
+    return f"**{about['title']}**\n\n{' '.join(told)}"
+
+
+def table(rows: Iterable[dict[str, Any]]) -> str:
+    """Return the figures of the forms of a training."""
+    lines = [f"| {' | '.join(HEAD)} |", "|---" + "|--:" * (len(HEAD) - 1) + "|"]
+    for row in rows:
+        runs = good_runs(row)
+        cells = [_cell(runs, figure) for figure in FIGURES]
+        if not runs:
+            failed = [run["failed"] for run in row["runs"]] or ["not run"]
+            cells[0] = f"failed: {failed[-1][:80]}"
+        elif not all(run["reached"] for run in runs):
+            reached = sum(run["reached"] for run in runs)
+            losses = spread([run["loss"] for run in runs])
+            cells[0] = f"reached in {reached} of {len(runs)} runs, mean loss {losses}"
+        if runs and len(runs) < len(row["runs"]):
+            cells[0] += f"; {len(row['runs']) - len(runs)} failed"
+        lines.append(f"| {' | '.join((row['form'], *cells, str(row['lines'])))} |")
+    return "\n".join(lines)
+
+
+def verdict(rows: list[dict[str, Any]]) -> str:
+    """Return which form was the best, by time and by rate, and how far fastfeed is from it."""
+    texts = []
+    for figure, best_of, unit in (
+        ("seconds", min, "s to the target"),
+        ("steps_per_s", max, "steps/s"),
+    ):
+        found = {row["form"]: _row(row, figure) for row in rows if _counts(row, figure)}
+        if not found:
+            texts.append(f"- {unit}: no form can be compared.")
+            continue
+        best = best_of(found.values(), key=lambda one: one.median)
+        text = f"- {unit}: the best is {best.peer} ({spread(best.values)})"
+        for row in rows:
+            if row["ours"] and row["form"] != best.peer:
+                text += f"; {row['form']}: {_distance(found.get(row['form']), best)}"
+        texts.append(f"{text}.")
+    return "\n".join(texts)
+
+
+def _distance(row: Row | None, best: Row) -> str:
+    """Return a row as a multiple of the best one."""
+    if row is None:
+        return "no figure"
+    compared = ratio(row, best)
+    doubt = "" if compared["apart"] else " (one run)"
+    if compared["apart"] is False:
+        doubt = " (no difference seen)"
+    return f"{compared['ratio']:.2f} of it{doubt}"
+
+
+def _counts(row: dict[str, Any], figure: str) -> bool:
+    """Return True if a row can be compared by a figure; by time, all of its runs must have reached
+    the target."""
+    runs = good_runs(row)
+    known = bool(runs) and all(run[figure] is not None for run in runs)
+    return known and (figure != "seconds" or all(run["reached"] for run in runs))
+
+
+def _row(row: dict[str, Any], figure: str) -> Row:
+    values = [run[figure] for run in good_runs(row)]
+    return Row(row["training"], row["form"], 0, figure, values=values)
+
+
+def good_runs(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the runs that gave figures."""
+    return [run for run in row["runs"] if "failed" not in run]
+
+
+def _cell(runs: list[dict[str, Any]], figure: str) -> str:
+    values = [run[figure] for run in runs if run[figure] is not None]
+    if figure == "starvation" and values:
+        return f"{spread([100 * value for value in values])} %"
+    return spread(values) if values else ""
+
+
+def spread(values: list[float]) -> str:
+    """Return "median (lowest to highest)"; a single value alone."""
+    median, low, high = map(number, (statistics.median(values), min(values), max(values)))
+    return median if low == high else f"{median} ({low} to {high})"

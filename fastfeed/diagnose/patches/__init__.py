@@ -1,0 +1,2 @@
+"""Changes that a diagnosis advises, as edits of the user's source: one small class for each
+kind."""

@@ -1,0 +1,47 @@
+"""The patches, in the order in which they are tried if nothing is predicted of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastfeed.diagnose.patches.datasets import (
+    CacheAfterMap,
+    FittedInput,
+    GeneratorDataset,
+    ParallelMaps,
+)
+from fastfeed.diagnose.patches.generator_call import GeneratorCall
+from fastfeed.diagnose.patches.handmade_queue import HandmadeQueue
+from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderWorkers
+from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
+from fastfeed.diagnose.patches.proposal import Patch, PatchCase, Proposal
+from fastfeed.diagnose.patches.rarer import RarerPauses
+from fastfeed.diagnose.patches.serial_loop import SerialLoop
+from fastfeed.diagnose.patches.source_file import Edit
+
+PATCHES: tuple[Patch, ...] = (
+    LoaderWorkers(),
+    RunnerOptions(),
+    FittedInput(),
+    GeneratorDataset(),
+    ParallelMaps(),
+    CacheAfterMap(),
+    GeneratorCall(),
+    HandmadeQueue(),
+    SerialLoop(),
+    StartedProducers(),
+    PoolThreads(),
+    LoaderRunner(),
+    RarerPauses(),
+)
+
+
+def proposals_of(case: PatchCase) -> Iterator[Proposal]:
+    """Yield the changes that fit a case, each once, the most promising first."""
+    found: dict[tuple[Edit, ...], Proposal] = {}
+    for patch in PATCHES:
+        for one in patch.proposals(case):
+            found.setdefault(one.edits, one)
+    yield from sorted(
+        found.values(), key=lambda one: -(one.advice.predicted_speedup if one.advice else 1.0)
+    )

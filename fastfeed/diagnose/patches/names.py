@@ -1,0 +1,108 @@
+"""Names that statements of the user's read, bind and change: what may not move, and with what."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+LOOPS = (ast.For, ast.AsyncFor)
+OWNER = "self"  # what its methods change is unknown; a run shows it
+
+
+def own(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and those below it, but for functions, classes and comprehensions."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (*SCOPES, *COMPREHENSIONS)):
+            yield from own(child)
+
+
+def bound(nodes: Iterable[ast.AST]) -> list[str]:
+    """Return the names that are assigned, in order."""
+    return [
+        one.id
+        for node in nodes
+        for one in own(node)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, (ast.Store, ast.Del))
+    ]
+
+
+def read(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that are read, and the dotted names of attributes ("self.data")."""
+    return {name for node in nodes for name in _read(node)}
+
+
+def _read(node: ast.AST) -> Iterator[str]:
+    inside = {name for child in ast.iter_child_nodes(node) for name in _read(child)}
+    if isinstance(node, COMPREHENSIONS):
+        inside -= set(bound(one.target for one in node.generators))
+    elif isinstance(node, (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)):
+        inside -= {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+    yield from inside
+    if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+        yield from filter(None, [path_of(node)])
+    if isinstance(node, ast.AugAssign):
+        yield from filter(None, [path_of(node.target)])
+
+
+def changed(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names whose values are changed in place: by a store to a part, as the object of a
+    method whose result nobody takes, or as its argument."""
+    found: set[str] = set()
+    for one in (child for node in nodes for child in own(node)):
+        if isinstance(one, (ast.Subscript, ast.Attribute)) and isinstance(
+            one.ctx, (ast.Store, ast.Del)
+        ):
+            found.add(path_of(one.value))
+            found |= {path_of(one)} if isinstance(one, ast.Attribute) else set()
+        elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
+            call = one.value
+            owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+            found |= {path_of(part) for part in (*call.args, owner) if part is not None}
+    return found - {"", OWNER}
+
+
+def path_of(node: ast.AST) -> str:
+    """Return the dotted name of a node; "" if it is none."""
+    while isinstance(node, (ast.Subscript, ast.Starred)):
+        node = node.value
+    if isinstance(node, ast.Name):
+        return node.id
+    base = path_of(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{base}.{node.attr}" if base and isinstance(node, ast.Attribute) else ""
+
+
+def read_first(statements: Iterable[ast.stmt]) -> set[str]:
+    """Return the names that may be read before these statements bind them."""
+    found: set[str] = set()
+    _follow(statements, known=set(), found=found)
+    return found
+
+
+def _follow(statements: Iterable[ast.stmt], *, known: set[str], found: set[str]) -> None:
+    """Add to `found` what is read without being in `known`, and to `known` what is bound then."""
+    for one in statements:
+        parts: list[ast.AST] = []
+        if isinstance(one, LOOPS):
+            parts, binds = [one.iter], [one.target]
+        elif isinstance(one, (ast.With, ast.AsyncWith)):
+            parts = [item.context_expr for item in one.items]
+            binds = [item.optional_vars for item in one.items if item.optional_vars is not None]
+        elif isinstance(one, (ast.If, ast.While)):
+            parts, binds = [one.test], []
+        elif isinstance(one, ast.Try):
+            parts, binds = [], []
+        else:
+            found |= read([one]) - known
+            known |= set(bound([one]))
+            continue
+        found |= read(parts) - known
+        inside = known | set(bound(parts)) | set(bound(binds))
+        blocks = [getattr(one, name, []) for name in ("body", "orelse", "finalbody")]
+        blocks += [handler.body for handler in getattr(one, "handlers", [])]
+        for block in blocks:
+            _follow(block, known=inside if block is one.body else set(inside), found=found)
+        if isinstance(one, (ast.With, ast.AsyncWith)):  # its body always runs
+            known |= inside

@@ -1,0 +1,125 @@
+"""Other numbers of producers, of a FeedRunner or of the script's own threads and processes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fastfeed.diagnose.patches.names import bound, path_of, read
+from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
+from fastfeed.diagnose.proof import UNKNOWN, WORDS
+
+COUNTS = ("threads", "processes")
+
+
+class RunnerOptions:
+    """Other options of a FeedRunner that the script has."""
+
+    def proposals(self, case: PatchCase) -> Iterator[Proposal]:
+        for _, file, call in case.sites("FeedRunner"):
+            advice = case.advice(*COUNTS)
+            if advice is not None:
+                edits = [file.with_keyword(call, advice.knob, value=advice.value)]
+                if advice.knob == "processes":  # threads are then those of each process
+                    known = {one.arg for one in call.keywords}
+                    edits += [file.with_keyword(call, "threads", value="1")] * ("threads" in known)
+                yield Proposal(f"{advice.knob}={advice.value}", tuple(edits), advice)
+            for knob, value in (("order", '"any"'), ("dtypes", '"float32"'), ("cache", '"ram"')):
+                advice = case.advice(knob)
+                if advice is not None:
+                    edit = file.with_keyword(call, knob, value=value)
+                    casts, freezes = knob == "dtypes", knob == "cache"
+                    yield Proposal(f"{knob}={value}", (edit,), advice, casts=casts, freezes=freezes)
+
+
+class StartedProducers:
+    """Another number of threads or processes that a loop of the script starts."""
+
+    def proposals(self, case: PatchCase) -> Iterator[Proposal]:
+        advice = case.advice(*COUNTS)
+        if advice is None or not advice.value.isdigit():
+            return
+        kind = "Process" if advice.knob == "processes" else "Thread"
+        for _, file, call in case.sites(kind):
+            counted, numbered = counted_around(file, call)
+            if counted is not None:
+                title = f"{kind.lower()}s: {file.source(counted)} -> {advice.value}"
+                # a thread that gets its number may read its share: the batches must show it
+                allows = WORDS[: WORDS.index(UNKNOWN)] if numbered else WORDS[:-1]
+                edit = file.replaced(counted, advice.value)
+                yield Proposal(title, (edit,), advice, allows=allows)
+        for _, file, call in case.sites("Pool"):
+            edit = _sized(file, call, value=advice.value)
+            yield Proposal(f"a pool of {advice.value}", (edit,), advice)
+
+
+class PoolThreads:
+    """One thread in each pool of native libraries of the producers."""
+
+    def proposals(self, case: PatchCase) -> Iterator[Proposal]:
+        file = case.files.get(case.script)
+        for knob in ("cv2.setNumThreads", "OMP_NUM_THREADS"):
+            advice = case.advice(knob)
+            if advice is None or file is None:
+                continue
+            line = f"cv2.setNumThreads({advice.value})"
+            lines, first = ["import cv2", line], False
+            if knob == "OMP_NUM_THREADS":
+                line = f'os.environ["{knob}"] = "{advice.value}"'
+                # an earlier value of the script itself would win
+                lines, first = ["import os", f"{line}  # before numpy and the like load"], True
+            yield Proposal(line, top_of(file, lines, first=first), advice)
+
+
+def counted_around(file: SourceFile, call: ast.AST) -> tuple[ast.expr | None, bool]:
+    """Return the number of `range` in the innermost loop around a call, and whether the loop's own
+    number is read; None without one, and if its name is read elsewhere."""
+    for node in file.ancestors(call):
+        if isinstance(node, ast.For):
+            loops: list[ast.For | ast.comprehension] = [node]
+            made: list[ast.AST] = list(node.body)
+        elif isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
+            loops, made = list(node.generators), [node.elt]
+        else:
+            continue
+        for one in loops:
+            source = one.iter
+            if isinstance(source, ast.Name):  # threads that another loop has made
+                return _counted_in(file, source.id)
+            if isinstance(source, ast.Call) and called(source) == "range" and len(source.args) == 1:
+                counted = source.args[0]
+                numbered = bool(set(bound([one.target])) & read(made))
+                return None if _is_read_elsewhere(file, counted) else counted, numbered
+        return None, False
+    return None, False
+
+
+def _is_read_elsewhere(file: SourceFile, counted: ast.expr) -> bool:
+    name = path_of(counted)
+    same = (n for n in ast.walk(file.tree) if isinstance(n, ast.expr) and path_of(n) == name)
+    stored = (ast.Store, ast.Del)
+    return bool(name) and any(
+        one is not counted and not isinstance(getattr(one, "ctx", None), stored) for one in same
+    )
+
+
+def _counted_in(file: SourceFile, name: str) -> tuple[ast.expr | None, bool]:
+    """Return the number of a list that a comprehension over `range` makes."""
+    for node in ast.walk(file.tree):
+        made = node.value if isinstance(node, ast.Assign) else None
+        threads = isinstance(node, ast.Assign) and bound(node.targets) == [name]
+        if threads and isinstance(made, ast.ListComp):
+            return counted_around(file, made.elt)
+    return None, False
+
+
+def _sized(file: SourceFile, call: ast.Call, *, value: str) -> Edit:
+    """Return the edit of the size of a pool, its first argument."""
+    keyword = next(
+        (one.arg for one in call.keywords if one.arg in ("max_workers", "processes")), ""
+    )
+    if keyword or call.args:
+        return file.with_keyword(call, keyword or "max_workers", value=value, position=0)
+    begin = file.span(call)[0] + len(file.source(call.func)) + 1
+    return Edit(file.name, begin, begin, value + (", " if call.keywords else ""))

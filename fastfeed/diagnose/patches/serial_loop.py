@@ -1,0 +1,288 @@
+"""Input that a loop makes between its steps, made ahead in a FeedRunner."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from fastfeed.diagnose.diagnosis import Recommendation
+from fastfeed.diagnose.patches.names import (
+    LOOPS,
+    SCOPES,
+    bound,
+    changed,
+    own,
+    path_of,
+    read,
+    read_first,
+)
+from fastfeed.diagnose.patches.proposal import (
+    ALIKE,
+    SHOWING,
+    PatchCase,
+    Proposal,
+    fresh,
+    imported_by,
+)
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
+
+Loop = ast.For | ast.While
+LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
+# Iterators that only count or show what they iterate over.
+AROUND = ("enumerate", "tqdm")
+MADE_AHEAD = "makes the input ahead of the step"  # end of the titles
+REPEATABLE = ("range", "enumerate", "tqdm", "list", "sorted", "len", "zip", "trange")
+
+
+class SerialLoop:
+    """A FeedRunner over what the statements of a loop's body make, or over what it iterates over.
+
+    The statements that make the input are found by samples of the loop's thread. They move into a
+    function, with those that make what they read. What the rest of the body writes, they may not
+    read.
+    """
+
+    def proposals(self, case: PatchCase) -> Iterator[Proposal]:
+        at = case.loop_line()
+        seen = case.diagnosis.evidence
+        if (
+            at is None
+            or seen.loop is None
+            or seen.loop.kind in ("torch", "runner", "keras", "tf.data")
+        ):
+            return
+        file, line = at
+        loops: list[Loop] = file.around(line, ast.For, ast.While)
+        if not loops:
+            return
+        lines = [part.place.line for part in seen.parts_of("input")]
+        made = _Made.of(file, loops, lines=lines, step=line)
+        advice = case.advice("processes", "threads")
+        held = advice is not None and advice.knob == "processes"
+        shows = made.shown() if made is not None else _shown_around(file, loops[0])
+        sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
+        for options in _options(case, advice, held=held, apart=made is not None and made.apart):
+            told = advice if advice and options == f"{advice.knob}={advice.value}" else None
+            forms: list[Proposal] = []
+            for sink in (*sinks, ""):
+                edits = (
+                    made.edits(options, sink)
+                    if made is not None
+                    else _around(file, loops[0], options=options, sink=sink)
+                )
+                if edits:
+                    title = f"FeedRunner(..., {options}){sink} {MADE_AHEAD}"
+                    edits = (*case.runner_import(file), *edits)
+                    forms.append(
+                        Proposal(title, edits, told, shows=shows, makes=True, allows=ALIKE)
+                    )
+            if forms:
+                first, *others = forms
+                yield replace(first, instead=tuple(others))
+
+
+class _Made(NamedTuple):
+    """Statements of a loop that make its input, and the names that the loop takes from them."""
+
+    file: SourceFile
+    loops: list[Loop]  # around them, the innermost first
+    statements: list[ast.stmt]
+    taken: list[str]
+    carried: list[str]  # names that they keep from one iteration to the next
+    apart: bool  # they read what the loop iterates over, so that each iteration stands for itself
+
+    @classmethod
+    def of(
+        cls, file: SourceFile, loops: list[Loop], *, lines: Iterable[int], step: int
+    ) -> _Made | None:
+        """Return the statements at these lines, else those that make what the step at a line
+        reads, with what they need; None without any, or if they cannot move."""
+        loop, body = loops[0], loops[0].body
+        making = {i for i, one in enumerate(body) for line in lines if _holds(one, line)}
+        at = next((i for i, one in enumerate(body) if _holds(one, step)), len(body))
+        if not making - {at}:
+            taken_by = read([body[at]]) if at < len(body) else set()
+            making = {i for i in range(at) if set(bound([body[i]])) & taken_by and _calls(body[i])}
+        chosen = _needed(body, making - {at})
+        statements = [body[i] for i in sorted(chosen)]
+        rest: list[ast.AST] = [one for i, one in enumerate(body) if i not in chosen]
+        rest += [loop.test] if isinstance(loop, ast.While) else []
+        if not statements or any(isinstance(n, LEAVES) for one in statements for n in own(one)):
+            return None
+        written, needed = set(bound(statements)), read_first(statements)
+        used = read(rest) | _read_elsewhere(file, loop)
+        taken = [name for name in dict.fromkeys(bound(statements)) if name in used]
+        # what they fill in place, the step would read while they fill it again
+        filled = changed(statements) - (written - needed)
+        taken_elsewhere = needed & (set(bound(rest)) | (changed(rest) - _modules(file)))
+        if not taken or filled & used or taken_elsewhere or _catches(file, loop):
+            return None
+        target = _targets(loop)
+        apart = bool(read(statements) & target)
+        return cls(file, loops, statements, taken, sorted(needed & written - target), apart)
+
+    def edits(self, options: str, sink: str) -> tuple[Edit, ...]:
+        """Return the edits, none if the text does not allow them."""
+        file, loop = self.file, self.loops[0]
+        lines = file.lines_of(self.statements)
+        if lines is None:
+            return ()
+        makes, batches = fresh(file, "make_batch"), fresh(file, "made_batches")
+        names = ", ".join(self.taken)
+        if self.apart and isinstance(loop, ast.For):
+            if not _repeatable(loop.iter) or self.carried:
+                return ()
+            target = file.source(loop.target)
+            item = target if isinstance(loop.target, ast.Name) else fresh(file, "item")
+            unpacked = [f"{target} = {item}"] * (item != target)
+            head = [f"def {makes}({item}):", *(f"    {one}" for one in (*unpacked, *lines))]
+            head.append(f"    return {names}")
+            source = f"iter({file.source(loop.iter)}), transform={makes}"
+            before: ast.stmt = loop
+        else:
+            if self.apart:
+                return ()
+            kept = ", ".join(f"{name}={name}" for name in self.carried)
+            head = [f"def {makes}({f'*, {kept}' if kept else ''}):", "    while True:"]
+            head += [f"        {one}" for one in lines] + [f"        yield {names}"]
+            source, before = makes, self._outermost()
+        feed = f"{batches} = iter(FeedRunner({source}, {options}){sink})"
+        head = ["", *head, "", feed, ""]
+        first, *others = self.statements
+        found = [
+            file.inserted(before, head),
+            file.replaced(first, f"{names} = next({batches})"),
+            *(file.removed(one) for one in others),
+        ]
+        return tuple(found) if None not in found else ()  # type: ignore[arg-type]
+
+    def shown(self) -> tuple[Edit, ...]:
+        """Return the edit that shows what the statements make, before the one behind them."""
+        body = self.loops[0].body
+        behind = body[body.index(self.statements[-1]) + 1 :]
+        line = SHOWING.format(f"batch(({', '.join(self.taken)},))")
+        edit = self.file.inserted(behind[0], [line]) if behind else None
+        return (edit,) if edit is not None else ()
+
+    def _outermost(self) -> ast.stmt:
+        """Return the outermost loop of the same function that writes nothing of what is read."""
+        found: Loop = self.loops[0]
+        needed = read_first(self.statements)
+        moved = {id(node) for one in self.statements for node in ast.walk(one)}
+        for loop in self.loops[1:]:
+            between = [node for node in self.file.ancestors(found) if isinstance(node, SCOPES)]
+            others = [n for n in own(loop) if isinstance(n, ast.stmt) and id(n) not in moved]
+            others = [n for n in others if not hasattr(n, "body")]
+            written = {*bound([*others, *_heads(loop)]), *changed(others)}
+            if needed & written or any(scope in ast.walk(loop) for scope in between):
+                break
+            found = loop
+        return found
+
+
+def _heads(loop: Loop) -> list[ast.AST]:
+    """Return what the loops within a loop, and itself, bind in their heads."""
+    found: list[ast.AST] = [node.target for node in own(loop) if isinstance(node, LOOPS)]
+    items = [node.items for node in own(loop) if isinstance(node, (ast.With, ast.AsyncWith))]
+    return [*found, *(item.optional_vars for of in items for item in of if item.optional_vars)]
+
+
+def _modules(file: SourceFile) -> set[str]:
+    """Return the names of imported modules: a call of their functions changes none of them."""
+    found = (node for node in ast.walk(file.tree) if isinstance(node, ast.Import))
+    return {one.asname or one.name.partition(".")[0] for node in found for one in node.names}
+
+
+def _catches(file: SourceFile, loop: Loop) -> bool:
+    """Return True if the end of an iterator may be caught around a loop: it would come from a
+    producer then."""
+    for node in file.ancestors(loop):
+        if isinstance(node, SCOPES):
+            return False
+        if isinstance(node, ast.Try) and any(
+            path_of(one.type or ast.Name("", ast.Load())) != "KeyboardInterrupt"
+            for one in node.handlers
+        ):
+            return True
+    return False
+
+
+def _iterated(loop: Loop) -> ast.expr | None:
+    """Return what makes the batches that a loop iterates over; None if nothing does."""
+    source = loop.iter if isinstance(loop, ast.For) else None
+    while isinstance(source, ast.Call) and called(source) in AROUND and source.args:
+        source = source.args[0]
+    if isinstance(source, ast.Call):
+        return None if called(source) in REPEATABLE else source
+    return source if isinstance(source, (ast.Name, ast.Attribute)) else None
+
+
+def _shown_around(file: SourceFile, loop: Loop) -> tuple[Edit, ...]:
+    """Return the edit that shows what a loop takes from what it iterates over."""
+    names = ", ".join(dict.fromkeys(bound([loop.target]))) if isinstance(loop, ast.For) else ""
+    edit = file.inserted(loop.body[0], [SHOWING.format(f"batch(({names},))")]) if names else None
+    return (edit,) if edit is not None else ()
+
+
+def _around(file: SourceFile, loop: Loop, *, options: str, sink: str) -> tuple[Edit, ...]:
+    """Return the edit that makes a FeedRunner of what a loop iterates over."""
+    source = _iterated(loop)
+    if source is None:
+        return ()
+    text = file.source(source)
+    made = f"lambda: {text}" if isinstance(source, ast.Call) else text
+    return (file.replaced(source, f"FeedRunner({made}, {options}){sink}"),)
+
+
+def _options(
+    case: PatchCase, advice: Recommendation | None, *, held: bool, apart: bool
+) -> Iterator[str]:
+    """Yield the options of producers that may help: several, if each makes its own part."""
+    count = case.count(advice) if apart else 1
+    kinds = ("processes", "threads") if held else ("threads", "processes")
+    yield from (f"{kind}={count}" for kind in kinds)
+
+
+def _needed(body: list[ast.stmt], chosen: set[int]) -> set[int]:
+    """Return the statements with those that write what they read: before them, and behind them as
+    the next state of a counter."""
+    found, before = set(chosen), set[int]()
+    while found != before:
+        before = set(found)
+        for i, one in enumerate(body):
+            later = read(body[j] for j in before if j > i)
+            known = read_first([body[j] for j in sorted(before)])
+            counts = not _calls(one) and set(bound([one])) & known
+            if {*bound([one]), *changed([one])} & later or counts:
+                found.add(i)
+    return found
+
+
+def _targets(loop: Loop) -> set[str]:
+    return set(bound([loop.target])) if isinstance(loop, ast.For) else set()
+
+
+def _read_elsewhere(file: SourceFile, loop: Loop) -> set[str]:
+    """Return the names that the file reads outside of a loop's body."""
+    inside = {id(node) for one in loop.body for node in ast.walk(one)}
+    return {
+        node.id
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in inside
+    }
+
+
+def _calls(statement: ast.stmt) -> bool:
+    return any(isinstance(node, ast.Call) for node in ast.walk(statement))
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _repeatable(source: ast.expr) -> bool:
+    """Return True if it may be evaluated twice: it holds no call but of these."""
+    calls = (node for node in ast.walk(source) if isinstance(node, ast.Call))
+    return all(called(call) in REPEATABLE for call in calls)

@@ -1,0 +1,75 @@
+"""A command in a session of its own, of which nothing goes on after its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psutil
+
+from fastfeed.probes.family import descendants
+from fastfeed.probes.procfs import stat_of
+
+KILLED_WITHIN_S = 5.0  # of their SIGKILL, processes that do not hang in the kernel
+KILLED_POLL_S = 0.01  # between two looks at processes that are ending
+
+
+def run_session(command: Sequence[str], *, limit_s: float, **options: Any) -> int | None:
+    """Run a command for `limit_s` at most; return its exit code, None if it was ended. `options`:
+    those of subprocess.Popen. An interrupt ends it, too."""
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        with _interrupts_wait():  # one within Popen would leave a process that nobody knows
+            process = subprocess.Popen(command, start_new_session=True, **options)
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process is not None:
+            _end(process)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let an interrupt that comes within the block be heard at its end."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    heard: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *given: heard.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if heard:
+        handler(*heard[0])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it has started, and wait until they are gone."""
+    started = {one.pid for one in descendants(process.pid)}  # some have a session of their own
+    end_s = time.monotonic() + KILLED_WITHIN_S
+    process.kill()
+    process.wait()
+    while time.monotonic() < end_s:
+        left = [pid for pid in psutil.pids() if pid in started or _session_of(pid) == process.pid]
+        left = [pid for pid in left if stat_of(pid).state not in ("", "Z")]
+        if not left:
+            return
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(KILLED_POLL_S)
+
+
+def _session_of(pid: int) -> int:
+    with suppress(ProcessLookupError, PermissionError):
+        return os.getsid(pid)
+    return 0

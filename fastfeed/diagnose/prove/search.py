@@ -1,0 +1,268 @@
+"""Search of the changes that gain: each runs against the script in turn, the best is kept, and the
+others are tried on top of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from fastfeed.diagnose.patches.proposal import Proposal
+from fastfeed.diagnose.patches.source_file import Edit
+from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, WORDS, Tried
+from fastfeed.diagnose.prove.digests import Digests, Sameness, compared, same_losses
+from fastfeed.diagnose.prove.gains import Gain, gain_of, spread_of
+from fastfeed.diagnose.prove.trial import Result, Trials
+from fastfeed.errors import StateError
+
+LEAST_GAIN = 1.02  # a smaller one is not worth a change of the script
+NARROW = 0.05  # half width of an interval that needs no more runs
+MAX_RUNS = 4  # of a candidate
+HOPELESS = 0.97  # of the base: one run that is slower ends the trial
+DIGEST_STEPS = 260  # most steps in which the first batches are seen
+
+DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
+UNCOMPARED = Sameness("")
+
+
+@dataclass
+class Candidate:
+    """A proposal under trial, and its other `forms` that are left; `rates` are those of its runs on
+    the present base."""
+
+    proposal: Proposal
+    forms: list[Proposal]
+    rates: list[float] = field(default_factory=list)
+    runs: int = 0
+    gain: Gain | None = None
+    alone: Gain | None = None  # of the script as it was first
+    why: str = ""
+    same: Sameness = UNCOMPARED
+    loss: str = ""
+    kept: bool = False
+
+    def take(self, form: Proposal) -> None:
+        """Go on with another form of the change, of which nothing is known."""
+        self.proposal, self.rates, self.gain = form, [], None
+        self.why, self.same, self.loss = "", UNCOMPARED, ""
+
+    @property
+    def gains(self) -> bool:
+        """True if it is a gain beyond the spread, and nothing speaks against it."""
+        if self.gain is None or self.why or self.kept or not self.rates:
+            return False
+        return self.gain.interval[0] > 1.0 and self.gain.speedup >= LEAST_GAIN
+
+    def tried(self) -> Tried:
+        """Return what became of it."""
+        advice = self.proposal.advice
+        gain = self.gain if self.kept else self.alone
+        return Tried(
+            self.proposal.title,
+            None if gain is None else gain.speedup,
+            None if gain is None else gain.interval,
+            self.runs,
+            self.kept,
+            self.why,
+            self.same.word,
+            self.same.text,
+            self.loss,
+            advice.knob if advice is not None else "",
+            advice.predicted_speedup if advice is not None else None,
+            advice.interval if advice is not None else None,
+        )
+
+
+class OutOfTime(Exception):
+    """There is no time for another run."""
+
+
+class Search:
+    """Trial of proposals until the time of the trials is over. `tell` gets what runs now."""
+
+    def __init__(
+        self,
+        trials: Trials,
+        proposals: Iterable[Proposal],
+        *,
+        marks: Sequence[Edit],
+        seconds: float,
+        period_s: float,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._trials = trials
+        self._marks = tuple(marks)  # edits that make the steps of the original visible
+        self._seconds = seconds
+        self._warmup_s = min(2.0, seconds / 4)
+        self._period_s = period_s
+        self._tell = tell
+        self._known: dict[tuple[tuple[Edit, ...], bool, bool], Digests | None] = {}
+        self.candidates = [Candidate(one, list(one.instead)) for one in proposals]
+        self.original: list[float] = []  # rates
+        self.base: list[float] = self.original
+        self.edits: tuple[Edit, ...] = ()
+        self.kept: list[Candidate] = []
+        self.failed = ""  # why the original gives no rate
+
+    def run(self) -> None:
+        """Try all candidates. Raise KeyboardInterrupt as it comes; what is known by then stays."""
+        try:
+            self._measure_base()
+            while not self.failed and self._round():
+                pass
+        except OutOfTime:
+            gained = [one for one in self.candidates if one.gains and one.same is not UNCOMPARED]
+            for one in sorted(gained, key=lambda one: -_best(one))[:1]:
+                self._keep(one)
+            self._leave("no time was left for it")
+        except StateError as error:  # a run has changed files of the user's: what is proven stays
+            self.failed = "" if self.original else str(error)
+            self._leave(str(error))
+
+    def _leave(self, why: str) -> None:
+        """Note why those of which nothing is known are not tried."""
+        for one in self.candidates:
+            one.why = one.why or ("" if one.kept or one.gain else why)
+
+    def total(self) -> tuple[float, tuple[float, float], str]:
+        """Return the gain of all that is kept over the original, its interval, and what its batches
+        are."""
+        if not self.kept:
+            return 1.0, (1.0, 1.0), ""
+        spread = spread_of([self.original, self.base])
+        gain = gain_of(self.original, self.base, spread=spread)
+        words = [one.same.word for one in self.kept]
+        return *gain, max(words, key=WORDS.index)
+
+    def _round(self) -> bool:
+        """Try every candidate on the present base, and keep the best one that gains; return False
+        if none does."""
+        made = next((one.proposal.title for one in self.kept if one.proposal.makes), "")
+        left = [one for one in self.candidates if not one.kept and not one.why]
+        for one in left:
+            one.rates = []
+            if made and one.proposal.makes:
+                one.why = f"kept is another change of who makes the batches: {made}"
+            else:
+                self._try(one)
+        left = sorted((one for one in left if not one.why), key=lambda one: -_best(one))
+        for one in left:
+            if self._confirm(one):
+                self._keep(one)
+                return True
+        return False
+
+    def _keep(self, one: Candidate) -> None:
+        one.kept = True
+        self.kept.append(one)
+        self.edits, self.base = (*self.edits, *one.proposal.edits), list(one.rates)
+
+    def _try(self, one: Candidate) -> None:
+        """Run a candidate once; if it fails, another form of it."""
+        result = self._rate((*self.edits, *one.proposal.edits), one.proposal.title)
+        one.runs += 1
+        if not result.failed:
+            one.rates.append(result.rate)
+            self._judge(one)
+            if one.gain is not None and one.gain.speedup < HOPELESS:
+                one.why = "slower"
+        elif one.forms:
+            one.take(one.forms.pop(0))
+            self._try(one)
+        else:
+            one.why = result.failed
+
+    def _confirm(self, one: Candidate) -> bool:
+        """Run a candidate against its base in turn; return True if it gains."""
+        while not self._compare(one):
+            if not one.forms:
+                return False
+            one.take(one.forms.pop(0))
+            self._try(one)
+            if one.why:
+                return False
+        one.rates = []  # the run that made it the best one proves nothing
+        while len(one.rates) < MAX_RUNS:
+            self._measure_base()
+            result = self._rate((*self.edits, *one.proposal.edits), one.proposal.title)
+            one.runs += 1
+            if result.failed:
+                one.why = result.failed
+                return False
+            one.rates.append(result.rate)
+            speedup, (low, high) = self._judge(one)
+            narrow = high - low <= 2 * NARROW * speedup and len(one.rates) > 1
+            if high < LEAST_GAIN or (narrow and low > 1.0):
+                break
+        on_top = " on top of what is kept" if self.kept else ""
+        one.why = "" if one.gains else f"no gain beyond the spread of the runs{on_top}"
+        return one.gains
+
+    def _judge(self, one: Candidate) -> Gain:
+        groups = [self.base, *(other.rates for other in self.candidates)]
+        groups += [self.original] * bool(self.kept)
+        spread = spread_of([rates for rates in groups if rates])
+        one.gain = gain_of(self.base, one.rates, spread=spread)
+        if not self.kept:
+            one.alone = one.gain
+        return one.gain
+
+    def _compare(self, one: Candidate) -> bool:
+        """Compare the batches of a candidate with those of its base; return False if it is refused
+        for them."""
+        edits, shows, what = (*self.edits, *one.proposal.edits), one.proposal.shows, one.proposal
+        of_base = (*self.edits, *shows)
+        before, after = self._digests(of_base), self._digests((*edits, *shows))
+        if before is not None and after is None:
+            one.why = "the run for the checksums of its batches failed"
+            return False
+        if before is None or after is None:
+            before, after = Digests(), Digests()
+        same = compared(before, after)
+        if same.word == DIFFERENT or what.freezes:
+            reseeded = self._digests(of_base, reseeded=True)
+            same = compared(before, after, reseeded=reseeded)
+            drawn = reseeded is None or compared(before, reseeded).word != SAME
+            if what.freezes and drawn:
+                one.why = "random numbers decide its batches: they would be the same in each epoch"
+        elif before.losses:
+            again = self._digests(of_base, again=True)
+            one.loss = same_losses(before, after, again=again)
+        if same.word not in what.allows and not (what.casts or what.rarer):
+            one.why = f"{DIFFERENT if same.word in DIFFERING else same.word}: {same.text}"
+        one.same = same
+        return not one.why
+
+    def _digests(
+        self, edits: tuple[Edit, ...], *, again: bool = False, reseeded: bool = False
+    ) -> Digests | None:
+        key = (edits, again, reseeded)
+        if key not in self._known:
+            self._tell("checksums of the first batches")
+            seconds = min(self._seconds, max(3.0, DIGEST_STEPS * self._period_s))
+            self._check_time(seconds)
+            found = self._trials.batches((*self._marks, *edits), seconds=seconds, reseeded=reseeded)
+            self._known[key] = None if found.failed else found.digests
+        return self._known[key]
+
+    def _measure_base(self) -> None:
+        result = self._rate(self.edits, "the script as it is" if not self.edits else "what is kept")
+        if not result.failed:
+            self.base.append(result.rate)
+        elif not self.base:
+            self.failed = result.failed
+
+    def _rate(self, edits: tuple[Edit, ...], title: str) -> Result:
+        self._tell(title)
+        self._check_time(self._seconds)
+        return self._trials.rate(
+            (*self._marks, *edits), seconds=self._seconds, warmup=self._warmup_s
+        )
+
+    def _check_time(self, seconds: float) -> None:
+        if time.monotonic() + seconds + self._trials.start_s > self._trials.end_s:
+            raise OutOfTime
+
+
+def _best(one: Candidate) -> float:
+    return one.gain.speedup if one.gain is not None else 0.0

@@ -1,0 +1,34 @@
+"""What a run's copy of a script calls where no hook sees its steps or its batches."""
+
+from __future__ import annotations
+
+import sys
+from threading import get_ident
+from time import perf_counter
+from typing import Any
+
+from fastfeed.steps.recorder import site_of
+from fastfeed.steps.timeline import Step
+from fastfeed.steps.watch import watch
+
+
+def tick() -> None:
+    """Record that an iteration of a loop begins, and the one before it has ended."""
+    log, thread, now = watch.log, get_ident(), perf_counter()
+    if log is None or not log.active:
+        return
+    frame = sys._getframe(1)
+    key = ("tick", frame.f_code, thread)
+    loop = log.timeline.loop(key, name="loop", kind="watch", thread=thread)
+    loop.where = loop.where or site_of(frame)
+    begin_s, _ = log.pending_waits.get(key, (now, 0.0))  # type: ignore[call-overload]
+    if begin_s < now:
+        loop.add(Step(begin_s, now, 0.0), max_steps=log.max_steps)
+    log.pending_waits[key] = (now, 0.0)  # type: ignore[index]
+
+
+def batch(made: Any) -> None:
+    """Take the checksum of a batch, if the run is for that."""
+    digests = getattr(watch.log, "shown", None)
+    if digests is not None:
+        digests.add(made)

@@ -1,0 +1,163 @@
+"""Runs of a script in copies of its folder, each in a session of its own: what one says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastfeed.diagnose.evidence_file import Recording, read_evidence
+from fastfeed.diagnose.patches.call_site import CallSite
+from fastfeed.diagnose.patches.source_file import Edit
+from fastfeed.diagnose.prove.digests import COMPARED_BATCHES, Digests
+from fastfeed.diagnose.prove.gains import steady_rate
+from fastfeed.diagnose.prove.process_session import run_session
+from fastfeed.diagnose.prove.trial_run import (
+    BATCHES,
+    CALLS,
+    DIAGNOSE,
+    EVIDENCE,
+    RATE,
+    RESEEDED,
+    RESULT,
+)
+from fastfeed.diagnose.prove.workspace import Run, Workspace
+from fastfeed.errors import OptionError
+
+RUN_MAIN = "from fastfeed.diagnose.prove.trial_run import main; main()"
+LEAST_STEPS = 5  # that give a rate
+ENDS_IN_S = 45.0  # beside its seconds, for imports, a first step and the end
+CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[^\n]*\r")  # of progress bars
+KEPT_LINES = 12  # of its output, for a run that failed
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run said. `failed`: why there are no figures, with the end of its output."""
+
+    rate: float = 0.0  # steps/s
+    failed: str = ""
+    digests: Digests = field(default_factory=Digests)
+
+
+class Trials:
+    """Runs of one script, one at a time, until `end_s` (time.monotonic); a diagnosis is watched for
+    `seconds`; the first `most_batches` of a run get checksums."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        seconds: float,
+        end_s: float,
+        start_s: float = ENDS_IN_S,
+        most_batches: int = COMPARED_BATCHES,
+    ) -> None:
+        self._workspace = workspace
+        self.end_s = end_s
+        self._seconds = seconds
+        self.start_s = start_s  # what a run takes beside its seconds
+        self._most_batches = most_batches
+
+    def diagnose(self, *, warmup: float) -> tuple[Recording, list[CallSite]] | str:
+        """Diagnose the original; return what was seen, and which calls made what; or why there is
+        nothing."""
+        run = self._workspace.copy()
+        begin_s = time.monotonic()
+        failed = self._execute(run, DIAGNOSE, seconds=self._seconds, warmup=warmup)
+        path = run.folder / EVIDENCE
+        if not path.exists():
+            return failed or "the script ended before its training was seen"
+        self.start_s = max(5.0, time.monotonic() - begin_s - self._seconds)
+        calls = [CallSite(*one) for one in json.loads((run.folder / CALLS).read_text())]
+        calls = [
+            one._replace(
+                file=self._workspace.original(run, one.file),
+                about=tuple((key, value) for key, value in one.about),
+            )
+            for one in calls
+        ]
+        found = read_evidence(path)
+        run.remove()
+        return failed if failed and found.evidence.loop is None else (found, calls)
+
+    def rate(self, edits: Iterable[Edit], *, seconds: float, warmup: float) -> Result:
+        """Measure the steps/s of the script with edits."""
+        return self._result(edits, RATE, seconds=seconds, warmup=warmup)
+
+    def batches(self, edits: Iterable[Edit], *, seconds: float, reseeded: bool = False) -> Result:
+        """Take the checksums of the first batches of the script with edits, `reseeded`: with other
+        random numbers."""
+        purpose = RESEEDED if reseeded else BATCHES
+        return self._result(edits, purpose, seconds=seconds, warmup=0.0)
+
+    def _result(
+        self, edits: Iterable[Edit], purpose: str, *, seconds: float, warmup: float
+    ) -> Result:
+        try:
+            run = self._workspace.copy(edits)
+        except (OptionError, SyntaxError) as error:
+            return Result(failed=f"it cannot be combined: {error}")
+        try:
+            failed = self._execute(run, purpose, seconds=seconds, warmup=warmup)
+            path = run.folder / RESULT
+            if not path.exists():
+                return Result(failed=failed or "it ended before its training was seen")
+            found: dict[str, Any] = json.loads(path.read_text())
+        finally:
+            run.remove()
+        digests, ends = Digests.of_json(found["batches"]), found["ends"]
+        if found["died"]:
+            return Result(failed=found["died"][0])
+        if failed and not ends:
+            return Result(failed=failed)
+        if found["unused"]:
+            names = ", ".join(os.path.basename(one) for one in found["unused"])
+            return Result(failed=f"{names}: the script did not import the changed copy of it")
+        if purpose == RATE and (len(ends) < LEAST_STEPS or ends[-1] <= ends[0]):
+            what = f"{len(ends)} steps in {seconds:g} s after the warm-up: too few for a rate"
+            return Result(failed=what)
+        return Result(steady_rate(ends)[0] if purpose == RATE else 0.0, digests=digests)
+
+    def _execute(self, run: Run, purpose: str, *, seconds: float, warmup: float) -> str:
+        """Run the script; return why it failed, "" if it did not. Nothing of it goes on."""
+        settings = {
+            "purpose": purpose,
+            "seconds": seconds,
+            "warmup": warmup,
+            "most_batches": self._most_batches,
+            "folder": str(run.folder),
+            "moved": run.moved,
+            "edited": run.edited,
+            "parent": os.getpid(),
+        }
+        log = run.folder / "output.log"
+        with log.open("wb") as output, self._workspace.stdin.open("rb") as given:
+            limit_s = seconds + 2 * self.start_s + ENDS_IN_S
+            limit_s = max(1.0, min(limit_s, self.end_s - time.monotonic()))
+            code = run_session(
+                [sys.executable, "-c", RUN_MAIN, json.dumps(settings), *run.script],
+                limit_s=limit_s,
+                env=run.environment,
+                cwd=run.cwd,
+                stdin=given,
+                stdout=output,
+                stderr=output,
+            )
+        self._workspace.check()
+        if code is None:
+            return f"it was ended after {limit_s:.0f} s without a result"
+        return _last_words(log) if code else ""
+
+
+def _last_words(log: Path) -> str:
+    """Return the end of a run's output."""
+    text = CONTROLS.sub("", log.read_text(errors="replace"))
+    lines = [line.rstrip() for line in text.split("\n") if line.strip()]
+    return "\n".join(lines[-KEPT_LINES:]) or "it ended with an error, and without a word"

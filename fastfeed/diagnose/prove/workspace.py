@@ -1,0 +1,274 @@
+"""Copies of the folder that a script runs in: each run has its own, and the user's is not written
+to.
+
+Small files are copied. A large one is a link to the original, which becomes a copy as soon as the
+run opens it for writing (`copy_before_write`, in the process of the run).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastfeed.diagnose.patches.proposal import read_sources
+from fastfeed.diagnose.patches.source_file import Edit, edited
+from fastfeed.diagnose.run.script import Script
+from fastfeed.errors import OptionError, StateError
+
+COPIED_NBYTES = 1 << 16  # of a file that is copied; larger ones are linked, unless they are code
+MAX_FILES = 200_000  # of a folder: making so many links takes a few seconds
+LEFT_OUT = ("__pycache__", ".git", "pyvenv.cfg")  # a virtual environment has the last one
+RUN = "{run}"  # in values of --prove-env: the folder of the run
+INPUT_PAUSE_S = 1.0  # in which nothing comes from a pipe that is open
+MAX_INPUT_NBYTES = 1 << 28  # of standard input
+COPIED_AT_MOST = 1 << 28  # bytes of a folder; what is left is linked
+# Events of audit hooks that change files, by the number of their paths.
+CHANGES = {"os.mkdir": 1, "os.remove": 1, "os.rmdir": 1, "os.truncate": 1, "os.rename": 2}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+class Run(NamedTuple):
+    """One copy: how the script is started in it, where its roots are, and which files it has with
+    changes."""
+
+    folder: Path
+    script: list[str]
+    cwd: Path
+    environment: dict[str, str]
+    moved: dict[str, str]
+    edited: list[str]
+
+    def remove(self) -> None:
+        """Delete the copy."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Workspace:
+    """The folders of a script, below which its copies are made in `scratch`.
+
+    `environment`: more variables of each run. Raise OptionError for a script without a file, and
+    for folders that hold too many files.
+    """
+
+    def __init__(self, script: Script, *, scratch: Path, environment: Mapping[str, str]) -> None:
+        self._words = list(script.words)
+        self._scratch = scratch
+        self._environment = dict(environment)
+        self.cwd = Path.cwd()
+        self.roots = [self.cwd]
+        self.script = _file_of(script)
+        self.stdin = _kept_input(scratch / "stdin")
+        if self.script is not None:
+            folder = self.script.parent
+            if folder in self.cwd.parents:
+                self.roots = [folder]
+            elif folder != self.cwd and self.cwd not in folder.parents:
+                self.roots.append(folder)
+        self.base = Path(os.path.commonpath(self.roots))  # of the names in a diff
+        self._files = {root: list(_files_of(root)) for root in self.roots}
+        code = (root / n for root, names in self._files.items() for n in names if is_code(n))
+        self.sources = read_sources(code)  # as they are now: an edit of the user's changes no run
+        self.linked: dict[Path, tuple[int, int]] = {}  # originals, with their size and time
+        self._count = 0
+
+    def copy(self, edits: Iterable[Edit] = ()) -> Run:
+        """Return a new copy, with edits of its sources. Raise OptionError if they contradict each
+        other, SyntaxError if they make no Python."""
+        self._count += 1
+        folder = self._scratch / f"run{self._count}"
+        changed: dict[str, list[Edit]] = {}
+        for edit in edits:
+            changed.setdefault(edit.file, []).append(edit)
+        for root, target in self._targets(folder):
+            self._copy(root, target, changed=changed)
+        environment = {**os.environ, **self._environment}
+        environment = {key: value.replace(RUN, str(folder)) for key, value in environment.items()}
+        if "PYTHONPATH" in environment:
+            parts = environment["PYTHONPATH"].split(os.pathsep)
+            moved = [self._moved(os.path.abspath(part), folder) for part in parts if part]
+            environment["PYTHONPATH"] = os.pathsep.join(moved)
+        words = [self._moved(word, folder) for word in self._words]
+        here = Path(self._moved(str(self.cwd), folder))
+        name = os.path.normpath(here / words[0])
+        if self.script is not None and not name.startswith(f"{folder}{os.sep}"):
+            words[0] = self._moved(str(self.script), folder)  # it was reached by a link
+        return Run(
+            folder,
+            words,
+            here,
+            environment,
+            {str(root): str(target) for root, target in self._targets(folder)},
+            [self._moved(name, folder) for name in changed],
+        )
+
+    def original(self, run: Run, file: str) -> str:
+        """Return the name of the user's file whose copy a run used."""
+        for root, target in self._targets(run.folder):
+            if file.startswith(f"{target}{os.sep}"):
+                return str(root / os.path.relpath(file, target))
+        return file
+
+    def check(self) -> None:
+        """Raise StateError if a linked original has changed: native code has written to it."""
+        for path, known in self.linked.items():
+            if _stamp(path) != known:
+                raise StateError(
+                    f"{path} was written to while a copy of the script ran: nothing more is tried. "
+                    "Give the runs their own place for it, with --prove-env NAME=VALUE ({run} in "
+                    "VALUE is the folder of the run)"
+                )
+
+    def _targets(self, folder: Path) -> Iterator[tuple[Path, Path]]:
+        for number, root in enumerate(self.roots):
+            yield root, folder / str(number) / (root.name or "root")
+
+    def _moved(self, word: str, folder: Path) -> str:
+        """Return a word with the paths of a root in it as those in the copy: `--out=/project/out`,
+        too."""
+        for root, target in self._targets(folder):
+            for name in {str(root), os.path.realpath(root)}:
+                whole = rf"(?<![\w./-]){re.escape(name)}(?![\w.-])"
+                word = re.sub(whole, lambda _: str(target), word)  # noqa: B023  # used at once
+        return word
+
+    def _copy(self, root: Path, target: Path, *, changed: Mapping[str, list[Edit]]) -> None:
+        target.mkdir(parents=True)
+        left = COPIED_AT_MOST
+        for name in self._files[root]:
+            source, copy = root / name, target / name
+            if name.endswith(os.sep):
+                copy.mkdir(parents=True, exist_ok=True)
+            elif str(source) in changed:
+                file = self.sources[str(source)]
+                text = edited(file.text, changed[str(source)])
+                compile(text, name, "exec", dont_inherit=True)
+                copy.write_bytes(text.encode(file.encoding))
+                shutil.copymode(source, copy)
+            elif source.is_symlink() or not (is_code(name) or (left > 0 and _is_small(source))):
+                real = source.resolve()
+                copy.symlink_to(real)
+                self.linked.setdefault(real, _stamp(real))
+            else:
+                shutil.copy2(source, copy)
+                left -= copy.stat().st_size
+
+
+def _file_of(script: Script) -> Path | None:
+    """Return the file that runs; None for a module."""
+    name = script.words[0]
+    if script.how == "file" and not name.endswith(".ipynb"):
+        return Path(name).resolve()
+    if script.how == "-m":
+        return None
+    way = "write it to one, as %%writefile train.py does in a cell, and pass train.py"
+    raise OptionError(f"--prove changes the files of a script, and {script.name} has none: {way}")
+
+
+def _kept_input(path: Path) -> Path:
+    """Write what standard input holds to a file, and return it: nothing for a terminal, and what
+    has come so far for a pipe that stays open. Raise OptionError if it does not end."""
+    with path.open("wb") as kept:
+        try:
+            mode = os.fstat(0).st_mode
+        except OSError:
+            return path  # closed
+        size = 0
+        while stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
+            ready, _, _ = select.select([0], [], [], INPUT_PAUSE_S)
+            data = os.read(0, 1 << 20) if ready else b""
+            if not data:
+                break
+            size += kept.write(data)
+            if size > MAX_INPUT_NBYTES:
+                raise OptionError(
+                    f"standard input holds more than {MAX_INPUT_NBYTES:,} bytes, and each run gets "
+                    "a copy: pass the script a file in its place"
+                )
+    return path
+
+
+def _files_of(root: Path) -> Iterator[str]:
+    """Yield the names of files below a root, and of folders, which end with a separator."""
+    count = 0
+    for folder, folders, files in os.walk(root):
+        below = os.path.relpath(folder, root)
+        prefix = "" if below == "." else below + os.sep
+        folders[:] = [
+            one
+            for one in sorted(folders)
+            if one not in LEFT_OUT and not os.path.exists(os.path.join(folder, one, LEFT_OUT[-1]))
+        ]
+        count += len(files)
+        if count > MAX_FILES:
+            raise OptionError(
+                f"{root} holds more than {MAX_FILES:,} files, and each run gets a copy of the "
+                "folder: run fastfeed in the folder of the script, with its data elsewhere"
+            )
+        links = [one for one in folders if os.path.islink(os.path.join(folder, one))]
+        yield from (f"{prefix}{one}{os.sep}" for one in folders if one not in links)
+        yield from (prefix + one for one in (*sorted(files), *links))
+
+
+def is_code(name: str) -> bool:
+    """Return True for the name of a Python file."""
+    return name.endswith(".py")
+
+
+def _is_small(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size <= COPIED_NBYTES
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Return what changes when a file is written to."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, 0 if path.is_dir() else found.st_mtime_ns
+
+
+def copy_before_write(folder: str) -> None:
+    """Replace links below a folder by copies before this process writes to them: a folder by one
+    with links of its files, a file by its copy."""
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = args
+            if not (flags & WRITES if isinstance(flags, int) else set("wax+") & set(mode or "")):
+                return
+            paths = [path]
+        elif event in CHANGES:
+            paths = list(args[: CHANGES[event]])
+        else:
+            return
+        for path in paths:
+            if isinstance(path, (str, bytes, os.PathLike)):
+                name = os.path.abspath(os.fsdecode(path))
+                if name.startswith(folder + os.sep):
+                    _make_own(folder, name, file=event in ("open", "os.truncate"))
+
+    sys.addaudithook(audit)
+
+
+def _make_own(folder: str, name: str, *, file: bool) -> None:
+    """Let no link be on the way from a folder to a name, nor the `file` itself be one."""
+    below = os.path.relpath(name, folder).split(os.sep)
+    for count in range(1, len(below)):
+        part = os.path.join(folder, *below[:count])
+        if os.path.islink(part) and os.path.isdir(part):
+            real = os.path.realpath(part)
+            os.unlink(part)
+            os.mkdir(part)
+            for one in os.listdir(real):
+                os.symlink(os.path.join(real, one), os.path.join(part, one))
+    if file and os.path.islink(name) and os.path.isfile(name):
+        real = os.path.realpath(name)
+        os.unlink(name)
+        shutil.copy2(real, name)

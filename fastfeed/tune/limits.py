@@ -1,0 +1,81 @@
+"""How many producers there may be: by memory, cores, and what the system lets a process have."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+
+from fastfeed.core.machine import (
+    memory_groups,
+    threads_that_fit,
+    workers_that_fit,
+)
+from fastfeed.core.stats import Snapshot
+from fastfeed.options import FeedOptions
+from fastfeed.probes.machine_log import cores
+from fastfeed.probes.procfs import text_of
+
+SYSTEM_POLL_S = 1.0  # between two looks at the system
+# Share of the last ten seconds in which some task of the machine, or of the control group, waited
+# for memory, from which producers leave. systemd-oomd kills at 60 %.
+PRESSED = 0.1
+NEARLY_FULL = 0.05  # of the memory of the control group is left
+CALM_S = 30.0  # without pressure, after which producers may come back
+
+
+class ProducerLimits:
+    """Limits of the number of producers `knob` of a feed."""
+
+    def __init__(self, knob: str, options: FeedOptions) -> None:
+        self._knob = knob
+        self._nbytes = options.memory_nbytes
+        self._looked_s = self._pressed_s = -math.inf
+        self._system = (1, "")
+        self._refused = math.inf
+        self._pressed_at = 0
+
+    def refuse(self, count: int) -> None:
+        """Note that the system could not start so many."""
+        self._refused = count
+
+    def most(self, now: Snapshot, count: int) -> tuple[int, str]:
+        """Return the most producers that there may be, now that there are `count`, and what allows
+        no more."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= SYSTEM_POLL_S:
+            self._looked_s = now_s
+            self._system = self._fits()
+            if memory_is_short():
+                self._pressed_s, self._pressed_at = now_s, max(1, count - max(1, count // 4))
+        found: list[tuple[float, str]] = [self._system, (self._refused - 1, "the system")]
+        if now_s - self._pressed_s < CALM_S:
+            found.append((self._pressed_at, "the pressure on the memory"))
+        if now.consumed.batches:
+            each = max(1, now.consumed.nbytes // now.consumed.batches)
+            found.append((self._nbytes // each, "memory="))
+        made = now.produced
+        if made.busy_s > 0 and made.cpu_s > 0 and self._knob != "producers":
+            used = min(1.0, made.cpu_s / made.busy_s)  # of a core, by each
+            # no more are tried; more that were found to gain wait longer than was known, and stay
+            found.append((max(count, math.ceil(cores() / used)), "the number of cores"))
+        most, why = min(found)
+        return max(1, int(most)), why
+
+    def _fits(self) -> tuple[int, str]:
+        if self._knob == "threads":
+            return threads_that_fit(1)
+        return workers_that_fit()
+
+
+def memory_is_short() -> bool:
+    """Return True if tasks of this machine or control group wait for memory, or nearly all of it is
+    in use."""
+    texts = [text_of("/proc/pressure/memory"), text_of("/sys/fs/cgroup/memory.pressure")]
+    shares = [re.search(r"^some avg10=([\d.]+)", text) for text in texts]
+    if any(float(found[1]) / 100 > PRESSED for found in shares if found):
+        return True
+    highs = [text_of(f"{folder}/memory.high").strip() for folder in memory_groups()]
+    used = [text_of(f"{folder}/memory.current").strip() for folder in memory_groups()]
+    pairs = [(int(a), int(b)) for a, b in zip(highs, used, strict=True) if a.isdigit() and b]
+    return any(current > high * (1 - NEARLY_FULL) for high, current in pairs)

@@ -1,0 +1,127 @@
+"""The thread that changes the number of producers of a runner while its training runs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from fastfeed.core.stats import Decision, Snapshot
+from fastfeed.core.status import INPUT, MAKING, STARTING
+from fastfeed.errors import FeedError
+from fastfeed.options import Auto, FeedOptions
+from fastfeed.tune.count_tuner import MAX_HISTORY, CountTuner
+from fastfeed.tune.limits import ProducerLimits
+
+LOG = logging.getLogger("fastfeed")
+SEARCH_POLL_S, STEADY_POLL_S = 0.1, 0.5  # a look takes 0.1 ms, 1 ms in a session
+START_LIMIT_S = 30.0  # most that a new producer is waited for
+JOIN_S = 1.0
+
+
+class TunedStream(Protocol):
+    """The stream of a runner, as far as it is tuned."""
+
+    options: FeedOptions
+    feed: Any
+    stopped: bool
+
+    def snapshot(self) -> Snapshot:
+        """Return the present counters."""
+
+    def resize(self, wanted: Mapping[str, int | str]) -> None:
+        """Change the number of producers."""
+
+
+class TuningThread:
+    """Thread that looks at a stream, which it does not keep alive, until `stop`."""
+
+    def __init__(self, stream: TunedStream, knob: str, *, past: tuple[Decision, ...] = ()) -> None:
+        self._stream = weakref.ref(stream)
+        self.knob = knob
+        self._feed: weakref.ref[Any] | None = None
+        self._limits = ProducerLimits(knob, stream.options)
+        self._tuner = self._new_tuner(stream)
+        self._past = past  # decisions of earlier feeds, and threads
+        self._begin_s = time.perf_counter() - (past[-1].seconds if past else 0.0)
+        self._changed_s = -START_LIMIT_S
+        self._searches = True  # until the number that was found is there
+        self._over = threading.Event()
+        weakref.finalize(stream, self._over.set).atexit = False
+        self._thread = threading.Thread(target=self._run, name="fastfeed-tuner", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, from any thread."""
+        self._over.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(JOIN_S)
+
+    @property
+    def runs(self) -> bool:
+        """True until the thread has ended."""
+        return self._thread.is_alive()
+
+    @property
+    def searches(self) -> bool:
+        """True while a number is looked for."""
+        return self.runs and self._searches
+
+    @property
+    def history(self) -> tuple[Decision, ...]:
+        """What was decided, oldest first."""
+        return (*self._past, *self._tuner.history)
+
+    def _new_tuner(self, stream: TunedStream) -> CountTuner:
+        count = count_of(stream.options, self.knob)
+        return CountTuner(self.knob, count, limits=self._limits.most)
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(SEARCH_POLL_S if self._tuner.searches else STEADY_POLL_S):
+                stream = self._stream()
+                if stream is None or stream.stopped or self.knob not in stream.options.tuned:
+                    return
+                self._look(stream)
+                del stream
+        except Exception as error:
+            LOG.warning("%s= stays what it is from now on: %s", self.knob, error)
+
+    def _look(self, stream: TunedStream) -> None:
+        feed = stream.feed
+        if feed is None or feed.error is not None:
+            return
+        if self._feed is None or self._feed() is not feed:
+            if self._feed is not None:  # its counters begin at 0
+                self._past, self._tuner = self.history[-MAX_HISTORY:], self._new_tuner(stream)
+            self._feed = weakref.ref(feed)
+        now_s = time.perf_counter() - self._begin_s
+        if now_s < self._changed_s + START_LIMIT_S:
+            begins = (STARTING, MAKING, INPUT)
+            made = [one.counters.batches for one in feed.status().producers if one.state in begins]
+            if 0 in made:
+                return  # a new producer cannot show yet what it gains
+            self._changed_s = -START_LIMIT_S
+        wanted = self._tuner.look(stream.snapshot(), now_s)
+        if wanted != count_of(stream.options, self.knob):
+            self._changed_s = now_s
+            try:
+                stream.resize({self.knob: Auto(wanted)})
+            except FeedError as error:  # the feed ends, or the system has no room
+                LOG.info("%s=%d: %s", self.knob, wanted, error)
+                self._limits.refuse(wanted)
+        self._searches = self._tuner.searches
+        for decision in self._tuner.history[-1:]:
+            if decision.seconds == now_s:
+                LOG.info("%s", decision)
+
+
+def count_of(options: FeedOptions, knob: str) -> int:
+    """Return the present number of producers `knob`."""
+    return options.remote_producers if knob == "producers" else int(getattr(options, knob))

@@ -1,0 +1,506 @@
+"""Each patch: the line that it finds, and what it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from fastfeed.diagnose.evidence import PRODUCER, TRAINER
+from fastfeed.diagnose.patches.catalogue import proposals_of
+from fastfeed.diagnose.patches.datasets import (
+    CacheAfterMap,
+    FittedInput,
+    GeneratorDataset,
+    ParallelMaps,
+)
+from fastfeed.diagnose.patches.generator_call import GeneratorCall
+from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderWorkers
+from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
+from fastfeed.diagnose.patches.rarer import RarerPauses
+from fastfeed.diagnose.patches.serial_loop import SerialLoop
+from fastfeed.diagnose.patches.source_file import edited
+from fastfeed.diagnose.proof import WORDS
+from tests.diagnose.patches.patching import Script, added, applied
+
+LOADER = dedent(
+    """
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(
+        data, batch_size=8, shuffle=True, num_workers=args.workers, drop_last=True
+    )
+    for x in loader:
+        step(x)
+    """
+)
+
+
+def test_a_loader_gets_workers_that_live_on(tmp_path: Path) -> None:
+    script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=0, persistent_workers=False)
+    found = script.advised("num_workers", "4").patched(LoaderWorkers())
+    assert "num_workers=4, drop_last=True, persistent_workers=True\n" in found
+
+
+def test_as_many_workers_as_cores_are_tried_as_well(tmp_path: Path) -> None:
+    script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=0, persistent_workers=True)
+    script.advised("num_workers", "1")
+    assert [one.title for one in script.proposals(LoaderWorkers())] == [
+        "num_workers=1",
+        "num_workers=2",
+    ]
+
+
+def test_fewer_workers_are_tried_where_there_are_more_than_cores(tmp_path: Path) -> None:
+    script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=4, persistent_workers=False)
+    assert [one.title for one in script.proposals(LoaderWorkers())] == [
+        "persistent_workers=True",
+        "num_workers=2, persistent_workers=True",
+    ]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "    print(len(loader.dataset))\n",
+        "    data.set_epoch(3)\n",
+        "    loader.dataset.epoch = 3\n",
+    ],
+)
+def test_a_loader_whose_data_change_between_epochs_keeps_its_workers_new(
+    tmp_path: Path, more: str
+) -> None:
+    script = Script(tmp_path, LOADER + more, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=0, persistent_workers=False)
+    script.advised("num_workers", "2")
+    assert script.proposals(LoaderRunner()) == []
+    persistent = "persistent_workers" in script.patched(LoaderWorkers())
+    assert persistent == ("print" in more)
+
+
+def test_workers_of_a_loader_that_has_them_are_kept(tmp_path: Path) -> None:
+    script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2, persistent_workers=False)
+    found = script.advised("epochs", "kept workers").patched(LoaderWorkers())
+    assert "num_workers=args.workers, drop_last=True, persistent_workers=True\n" in found
+
+
+def test_a_runner_takes_the_arguments_of_a_loader(tmp_path: Path) -> None:
+    script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2)
+    found = script.patched(LoaderRunner())
+    made = 'FeedRunner(data, batch_size=8, shuffle=True, last_batch="drop", processes=2).torch()'
+    assert added(LOADER, found) == ["from fastfeed import FeedRunner", f"loader = {made}"]
+
+
+def test_a_loader_with_a_sampler_stays(tmp_path: Path) -> None:
+    text = LOADER.replace("shuffle=True", "sampler=mine")
+    script = Script(tmp_path, text, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2)
+    assert script.proposals(LoaderRunner()) == []
+
+
+def test_two_changes_of_one_call_fit_together(tmp_path: Path) -> None:
+    text = "run = FeedRunner(make, threads=1)\nfor x in run:\n    step(x)\n"
+    script = Script(tmp_path, text, kind="runner", loop="for x in run:")
+    script.calls_of("FeedRunner", "FeedRunner(").advised("threads", "8").advised("order", "any")
+    found = applied(text, *script.proposals(RunnerOptions()))
+    assert 'run = FeedRunner(make, threads=8, order="any")\n' in found
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        (
+            "for _ in range(2):\n    Thread(target=go).start()\n",
+            "for _ in range(6):\n    Thread(target=go).start()\n",
+        ),
+        (
+            "ts = [Thread(target=go) for _ in range(n)]\nfor t in ts:\n    t.start()\n",
+            "ts = [Thread(target=go) for _ in range(6)]\nfor t in ts:\n    t.start()\n",
+        ),
+    ],
+)
+def test_threads_that_a_loop_starts_are_more(tmp_path: Path, text: str, after: str) -> None:
+    whole = f"{text}while True:\n    step(get())\n"
+    script = Script(tmp_path, whole, kind="queue", loop="while True:")
+    script.calls_of("Thread", "start()").advised("threads", "6")
+    assert script.patched(StartedProducers()).startswith(after)
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("for i in range(2):\n    Thread(target=go, args=(i,)).start()\n", WORDS[:3]),
+        ("ts = [Thread(target=go) for _ in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:4]),
+        ("ts = [Thread(args=(i,)) for i in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:3]),
+        ("for _ in range(n):\n    Thread(target=go).start()\nshare = files[::n]\n", None),
+    ],
+)
+def test_threads_that_may_read_a_share_must_show_their_batches(
+    tmp_path: Path, text: str, allowed: tuple[str, ...] | None
+) -> None:
+    script = Script(tmp_path, f"{text}while True:\n    step(get())\n", kind="queue", loop="while")
+    script.calls_of("Thread", "start()").advised("threads", "6")
+    found = script.proposals(StartedProducers())
+    assert [one.allows for one in found] == ([] if allowed is None else [allowed])
+
+
+def test_a_pool_gets_another_size(tmp_path: Path) -> None:
+    text = "pool = ThreadPoolExecutor(4)\nwhile True:\n    step(get())\n"
+    script = Script(tmp_path, text, kind="queue", loop="while True:")
+    script.calls_of("Pool", "ThreadPoolExecutor").advised("threads", "6")
+    assert "pool = ThreadPoolExecutor(6)\n" in script.patched(StartedProducers())
+
+
+def test_native_pools_are_limited_before_they_load(tmp_path: Path) -> None:
+    text = (
+        '"""A script."""\nfrom __future__ import annotations\nimport numpy as np\n'
+        "while True:\n    go()\n"
+    )
+    script = Script(tmp_path, text, kind="queue", loop="while True:")
+    found = script.advised("OMP_NUM_THREADS", "1").patched(PoolThreads())
+    at = found.index('os.environ["OMP_NUM_THREADS"] = "1"')
+    assert found.index("__future__") < at < found.index("import numpy")
+
+
+TFDATA = dedent(
+    """
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_generator(make, output_signature=spec)
+    data = data.cache().map(decode).batch(8)
+    for x in data:
+        step(x)
+    """
+)
+
+
+def test_maps_run_in_parallel_and_end_in_a_prefetch(tmp_path: Path) -> None:
+    script = Script(tmp_path, TFDATA, kind="tf.data", loop="for x in data:")
+    for name in ("batch", "map", "cache"):
+        script.calls_of(f"tf.data {name}", "data.cache()")
+    found = script.patched(ParallelMaps())
+    assert (
+        "data.cache().map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(8)"
+        ".prefetch(tf.data.AUTOTUNE)\n" in found
+    )
+
+
+def test_a_cache_moves_behind_the_map(tmp_path: Path) -> None:
+    script = Script(tmp_path, TFDATA, kind="tf.data", loop="for x in data:")
+    for name in ("batch", "map", "cache"):
+        script.calls_of(f"tf.data {name}", "data.cache()")
+    assert "data = data.map(decode).cache().batch(8)\n" in script.patched(CacheAfterMap())
+
+
+def test_a_runner_takes_the_place_of_from_generator(tmp_path: Path) -> None:
+    endless = "\n\ndef make():\n    while True:\n        yield 1\n"
+    for more, count in (("", 1), (endless, 2)):
+        script = Script(tmp_path, TFDATA + more, kind="tf.data", loop="for x in data:")
+        script.calls_of("tf.data from_generator", "from_generator").advised("processes", "2")
+        found = script.patched(GeneratorDataset())
+        assert f"data = FeedRunner(make, processes={count}).dataset()\n" in found
+        assert "from fastfeed import FeedRunner\n" in found
+
+
+FIT = "import tensorflow\nmodel.compile()\nmodel.fit(cells, epochs=3)\n"
+
+
+def test_a_sequence_gets_workers_or_a_runner(tmp_path: Path) -> None:
+    script = Script(tmp_path, FIT, kind="keras", loop="model.fit(")
+    script.calls_of("fit", "model.fit(", x="Cells").advised("threads", "10")
+    assert "cells.workers = 10\nmodel.fit(cells" in script.patched(FittedInput())
+    found = script.patched(FittedInput(), titled="FeedRunner")
+    assert "fit(FeedRunner(cells, records=False, threads=10).dataset(), epochs=3)" in found
+
+
+@pytest.mark.parametrize(("given", "mixed"), [("", "True"), (", shuffle=False", "False")])
+def test_a_sequence_is_shuffled_as_fit_does(tmp_path: Path, given: str, mixed: str) -> None:
+    text = FIT.replace("epochs=3", f"epochs=3{given}")
+    script = Script(tmp_path, text, kind="keras", loop="model.fit(")
+    script.calls_of("fit", "model.fit(", x="Cells", epoch_end=False, indexed=True)
+    found = script.patched(FittedInput(), titled="FeedRunner")
+    assert f"FeedRunner(cells, records=False, shuffle={mixed}, threads=1).dataset()" in found
+
+
+def test_an_import_goes_behind_a_comment_and_its_alias_is_that_of_the_package(
+    tmp_path: Path,
+) -> None:
+    text = TFDATA.replace(
+        "import tensorflow as tf", "import tensorflow.keras as k\nimport tensorflow as t  # noqa"
+    )
+    script = Script(tmp_path, text, kind="tf.data", loop="for x in data:")
+    script.calls_of("tf.data map", ".map(decode)").calls_of("tf.data from_generator", "from_gen")
+    assert "t.data.AUTOTUNE" in script.patched(ParallelMaps())
+    found = script.patched(GeneratorDataset())
+    assert "import tensorflow as t  # noqa\nfrom fastfeed import FeedRunner\n" in found
+
+
+def test_a_sequence_that_changes_at_the_end_of_an_epoch_gets_no_runner(tmp_path: Path) -> None:
+    script = Script(tmp_path, FIT, kind="keras", loop="model.fit(")
+    script.calls_of("fit", "model.fit(", x="Cells", epoch_end=True)
+    assert all("FeedRunner" not in one.title for one in script.proposals(FittedInput()))
+
+
+def test_each_change_is_proposed_once(tmp_path: Path) -> None:
+    """Keras asks for its input once more for the evaluation in the same call."""
+    script = Script(tmp_path, FIT, kind="keras", loop="model.fit(")
+    script.calls_of("fit", "model.fit(", x="Cells").calls_of("fit", "model.fit(", x="More")
+    titles = [one.title for one in proposals_of(script.case())]
+    assert len(titles) == len(set(titles)) == 3
+
+
+def test_arrays_that_keras_fits_stay(tmp_path: Path) -> None:
+    script = Script(tmp_path, FIT, kind="keras", loop="model.fit(")
+    script.calls_of("fit", "model.fit(", x="ndarray")
+    assert script.proposals(FittedInput()) == []
+
+
+def test_what_a_loop_makes_is_made_ahead(tmp_path: Path) -> None:
+    text = dedent(
+        """
+        import numpy as np
+
+        for epoch in range(3):
+            for _ in range(100):
+                clock.asked()
+                x, y = make(rng)
+                clock.got()
+                session.run(train, {a: x, b: y})
+        """
+    )
+    script = Script(tmp_path, text, kind="session", loop="session.run(train")
+    found = script.made_at("x, y = make(rng)").patched(SerialLoop())
+    assert added(text, found) == [
+        "from fastfeed import FeedRunner",
+        "def make_batch():",
+        "while True:",
+        "yield x, y",
+        "made_batches = iter(FeedRunner(make_batch, threads=1))",
+        "x, y = next(made_batches)",
+    ]
+    assert found.index("made_batches = iter") < found.index("for epoch")
+    assert " \n" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "loop", "names"),
+    [
+        ("while True:\n    x, y = make()\n    step(x, y)\n", "while True:", "x, y"),
+        ("for x in batches():\n    step(x)\n", "for x in", "x"),
+    ],
+)
+def test_the_batches_of_a_loop_are_shown_with_and_without_the_change(
+    tmp_path: Path, text: str, loop: str, names: str
+) -> None:
+    script = Script(tmp_path, text, kind="sampled", loop=loop).made_at(
+        "make()" if "make()" in text else loop
+    )
+    (found, *_) = script.proposals(SerialLoop())
+    for edits in (found.shows, (*found.edits, *found.shows)):
+        shown = edited(text, edits)
+        assert f".batch(({names},))\n    step(" in shown
+        compile(shown, "train.py", "exec")
+
+
+def test_what_each_iteration_makes_for_itself_is_made_in_parallel(tmp_path: Path) -> None:
+    text = dedent(
+        """
+        for i in range(1000):
+            x = make(i)
+            step(x)
+        """
+    )
+    script = Script(tmp_path, text, kind="sampled", loop="for i in range")
+    script.made_at("x = make(i)").advised("processes", "2")
+    found = script.patched(SerialLoop())
+    assert (
+        "made_batches = iter(FeedRunner(iter(range(1000)), transform=make_batch, processes=2))"
+        in found
+    )
+    assert "def make_batch(i):\n    x = make(i)\n    return x\n" in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "while True:\n    x = make(state)\n    state = step(x)\n",
+        "while True:\n    x = make(x)\n    x = step(x)\n",
+        "while True:\n    x = make(replay)\n    step(x)\n    replay.add(x)\n",
+        "while True:\n    x = self.replay.make()\n    step(x)\n    self.replay.add(x)\n",
+        "while reader.next():\n    x = make(reader.row)\n    reader.skip(step(x))\n",
+        "while True:\n    x = make(rows)\n    step(x)\n    rows[0] = 1\n",
+        "while True:\n    for k in ids:\n        images[k] = make(k)\n    step(images)\n",
+        "try:\n    while True:\n        x = make()\n        step(x)\nexcept KeyError:\n    pass\n",
+    ],
+)
+def test_what_the_step_shares_with_its_input_is_not_made_ahead(tmp_path: Path, text: str) -> None:
+    script = Script(tmp_path, text, kind="sampled", loop="while ")
+    assert script.made_at("make(").proposals(SerialLoop()) == []
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["at = 0", "rng.shuffle(order)", "order[:] = rows", "at, order = 0, rows"],
+)
+def test_what_each_epoch_begins_with_stays_in_it(tmp_path: Path, head: str) -> None:
+    text = (
+        f"for epoch in range(3):\n    {head}\n    for _ in range(9):\n"
+        "        x = make(order, at)\n        at += 1\n        step(x)\n"
+    )
+    script = Script(tmp_path, text, kind="sampled", loop="for _ in range")
+    found = script.made_at("make(").patched(SerialLoop())
+    assert found.index(head) < found.index("def make_batch")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "with open(name()) as f:\n            x = make(f)",
+        "for name in names():\n            x = make(name)",
+        "x = [make(k) for k in ids()]",
+        "x = make(lambda k: k)",
+    ],
+)
+def test_names_of_the_statements_themselves_are_no_state(tmp_path: Path, body: str) -> None:
+    text = f"def main():\n    while True:\n        {body}\n        step(x)\n\n\nk = f = name = 1\n"
+    script = Script(tmp_path, text, kind="sampled", loop="while True:")
+    found = script.made_at("make(").patched(SerialLoop())
+    assert "def make_batch():" in found
+    assert "x = next(made_batches)" in found
+
+
+def test_a_module_that_both_use_is_no_state_but_its_generator_is(tmp_path: Path) -> None:
+    text = "import time\nimport numpy as np\nwhile True:\n"
+    text += "    x = make(time.time())\n    time.sleep(x)\n"
+    script = Script(tmp_path, text, kind="sampled", loop="while ").made_at("make(")
+    assert "x = next(made_batches)" in script.patched(SerialLoop())
+    text = text.replace("time.time()", "np.random.rand()").replace("time.sleep(", "np.random.seed(")
+    script = Script(tmp_path, text, kind="sampled", loop="while ").made_at("make(")
+    assert script.proposals(SerialLoop()) == []
+
+
+def test_a_counter_of_the_input_stays_one(tmp_path: Path) -> None:
+    text = dedent(
+        """
+        def main():
+            at = 0
+            while True:
+                x = data[at % 5]
+                at += 1
+                step(x)
+        """
+    )
+    script = Script(tmp_path, text, kind="sampled", loop="while True:")
+    found = script.made_at("x = data[", "at += 1").patched(SerialLoop())
+    assert "def make_batch(*, at=at):" in found
+    assert "x = next(made_batches)" in found
+
+
+def test_a_loop_over_a_generator_gets_it_from_a_runner(tmp_path: Path) -> None:
+    text = "for n, (x, y) in enumerate(tqdm(batches(3))):\n    step(x, y)\n"
+    script = Script(tmp_path, text, kind="sampled", loop="for n, (x")
+    found = script.patched(SerialLoop())
+    assert "in enumerate(tqdm(FeedRunner(lambda: batches(3), threads=1))):\n" in found
+
+
+FITTED = """
+import tensorflow as tf
+
+def plants(n):
+    while True:
+        yield read(n)
+
+first = next(plants(1))
+def main():
+    if fast:
+        from fastfeed import FeedRunner, watch
+    model.fit(plants(3), epochs=2)
+"""
+
+
+def test_a_generator_that_keras_fits_runs_in_a_runner(tmp_path: Path) -> None:
+    script = Script(tmp_path, FITTED, kind="keras", loop="model.fit(")
+    script.sampled(PRODUCER, "plants", "yield read(n)").advised("threads", "4")
+    assert added(FITTED, script.patched(GeneratorCall())) == [
+        "from fastfeed import FeedRunner",
+        "model.fit(FeedRunner(lambda: plants(3), threads=4).dataset(), epochs=2)",
+    ]
+    titles = [one.title for one in script.proposals(GeneratorCall())]
+    assert titles[1:] == [f"FeedRunner(plants, {n}=1).dataset()" for n in ("threads", "processes")]
+
+
+QUEUED = """
+import torch
+
+def batches():
+    for row in rows:
+        yield parse(row)
+
+def feed(session):
+    for batch in batches():
+        session.run(enqueue, {x: batch})
+
+def steps():
+    while True:
+        yield session.run(train)
+"""
+
+
+def test_a_generator_that_ends_has_one_producer(tmp_path: Path) -> None:
+    text = FITTED.replace("while True:", "for row in rows:")
+    script = Script(tmp_path, text, kind="keras", loop="model.fit(")
+    script.sampled(PRODUCER, "plants", "yield read(n)").advised("threads", "4")
+    titles = [one.title for one in script.proposals(GeneratorCall())]
+    assert titles == [f"FeedRunner(plants, {n}=1).dataset()" for n in ("threads", "processes")]
+
+
+def test_a_feeding_thread_gets_its_batches_from_processes(tmp_path: Path) -> None:
+    script = Script(tmp_path, QUEUED, kind="session", loop="yield session.run(train)")
+    script.sampled(PRODUCER, "batches", "yield parse").advised("processes", "1")
+    found = script.patched(GeneratorCall(), form=1)
+    assert "for batch in iter(FeedRunner(batches, processes=1)):\n" in found
+    assert ".torch()):" in script.patched(GeneratorCall())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("for batch in batches():", "for batch in [*batches(), *batches()]:"),
+        ("yield parse", "parse"),
+    ],
+)
+def test_a_generator_without_one_call_stays(tmp_path: Path, before: str, after: str) -> None:
+    script = Script(tmp_path, QUEUED.replace(before, after), kind="session", loop="yield session")
+    script.sampled(PRODUCER, "batches", "parse(row)")
+    assert script.proposals(GeneratorCall()) == []
+
+
+def test_the_generator_of_the_loop_itself_stays(tmp_path: Path) -> None:
+    script = Script(tmp_path, QUEUED, kind="session", loop="yield session.run(train)")
+    script.sampled(TRAINER, "steps", "yield session.run(train)")
+    assert script.proposals(GeneratorCall()) == []
+
+
+def test_pauses_can_be_made_rarer(tmp_path: Path) -> None:
+    text = "while True:\n    step(get())\n    if n % every == 0:\n        save()\n"
+    script = Script(tmp_path, text, kind="queue", loop="while True:").advised("every", "10x")
+    script.made_at("save()")
+    script.parts = [part.__class__("host", part.place, 0.3) for part in script.parts]
+    (found,) = script.proposals(RarerPauses())
+    assert found.rarer
+    assert "if n % (10 * every) == 0:" in applied(text, found)
+
+
+def test_keras_can_evaluate_after_fewer_epochs(tmp_path: Path) -> None:
+    text = "model.fit(data, epochs=9, validation_data=more)\n"
+    script = Script(tmp_path, text, kind="keras", loop="model.fit").advised("every", "10x")
+    (found,) = script.calls_of("fit", "model.fit(").proposals(RarerPauses())
+    assert found.rarer
+    assert "validation_data=more, validation_freq=10)" in applied(text, found)

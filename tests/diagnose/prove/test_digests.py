@@ -1,0 +1,185 @@
+"""Checksums of batches tell the same ones from others, and say what differs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, UNKNOWN
+from fastfeed.diagnose.prove.digests import COMPARED_BATCHES, Digests, compared, same_losses
+
+RNG = np.random.default_rng(0)
+BATCHES = [(RNG.random((4, 3), dtype=np.float32), np.arange(4) + 4 * n) for n in range(6)]
+
+
+def digests_of(batches, losses=()) -> Digests:
+    found = Digests()
+    for batch in batches:
+        found.add(batch)
+    found.losses = list(losses)
+    return found
+
+
+def test_equal_batches_are_the_same_in_any_container() -> None:
+    assert (
+        compared(digests_of(BATCHES), digests_of([[x, {"y": y}] for x, y in BATCHES])).word == SAME
+    )
+
+
+def test_tensors_in_place_of_arrays_are_other_batches() -> None:
+    torch = pytest.importorskip("torch")
+    others = [[torch.from_numpy(x.copy()), torch.from_numpy(y.copy())] for x, y in BATCHES]
+    found = compared(digests_of(BATCHES), digests_of(others))
+    assert found.word == DIFFERENT
+    assert "torch." in found.text
+
+
+def test_a_shorter_run_is_compared_as_far_as_it_goes() -> None:
+    found = compared(digests_of(BATCHES), digests_of(BATCHES[:2]))
+    assert found == (SAME, "the first 2 are equal")
+
+
+def test_other_orders_of_the_same_records_are_told() -> None:
+    rows = [(x[::-1], y[::-1]) for x, y in BATCHES]
+    assert compared(digests_of(BATCHES), digests_of(rows)).word == OTHER_ORDER
+    assert compared(digests_of(BATCHES), digests_of(BATCHES[::-1])).word == OTHER_ORDER
+
+
+def test_what_seeds_change_may_differ_and_nothing_else() -> None:
+    one, two, three = ([(RNG.random((4, 3)), np.arange(4)) for _ in range(3)] for _ in range(3))
+    assert compared(digests_of(one), digests_of(two)).word == DIFFERENT
+    found = compared(digests_of(one), digests_of(two), reseeded=digests_of(three))
+    assert found.word == OTHER_DRAWS
+    assert "but for leaf 1" in found.text
+    labelled = [(x, y + 1) for x, y in two]
+    assert compared(digests_of(one), digests_of(labelled), reseeded=digests_of(three)).word == (
+        DIFFERENT
+    )
+
+
+def test_shapes_that_seeds_change_may_differ() -> None:
+    one, two, three = ([(RNG.random((4, 3 + n)),)] for n in range(3))
+    assert "float64[4, 4] in place" in compared(digests_of(one), digests_of(two)).text
+    found = compared(digests_of(one), digests_of(two), reseeded=digests_of(three))
+    assert found.word == OTHER_DRAWS
+
+
+def test_constant_leaves_make_no_order() -> None:
+    one, two = (
+        [(x, np.ones((2, 2))) for x in rows]
+        for rows in (RNG.random((6, 8, 3)), np.zeros((6, 8, 3)))
+    )
+    assert compared(digests_of(one), digests_of(two)).word == DIFFERENT
+
+
+def test_smaller_batches_of_the_same_records_are_other_batches() -> None:
+    rows = RNG.random((8, 4, 3))
+    halves = [(half,) for whole in rows for half in (whole[:2], whole[2:])]
+    found = compared(digests_of([(one,) for one in rows]), digests_of(halves))
+    assert found.word == DIFFERENT
+    assert "float64[2, 3] in place of float64[4, 3]" in found.text
+
+
+class Graph:
+    def __init__(self, x: object) -> None:
+        self.x = x
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (Graph(np.arange(5000)), Graph(np.arange(5000) * 2)),
+        (np.array([b"\xff\xd8"], object), np.array([b"\xff\xd9"], object)),
+        (["a", "bcd"], ["a", "bce"]),
+    ],
+)
+def test_objects_and_texts_are_told_apart(one: object, two: object) -> None:
+    assert compared(digests_of([one]), digests_of([one])).word == SAME
+    assert compared(digests_of([one]), digests_of([two])).word == DIFFERENT
+
+
+def test_texts_of_other_lengths_may_be_in_another_order() -> None:
+    names = np.array(["a", "bcd", "ef", "g"])
+    found = compared(digests_of([(names,)] * 2), digests_of([(names[::-1],)] * 2))
+    assert found.word == OTHER_ORDER
+
+
+def test_tensors_without_a_dtype_of_numpy_are_told_apart() -> None:
+    torch = pytest.importorskip("torch")
+    one = torch.arange(6).to(torch.bfloat16).reshape(2, 3)
+    assert compared(digests_of([(one,)]), digests_of([(one,)])).word == SAME
+    assert compared(digests_of([(one,)]), digests_of([(one + 1,)])).word == DIFFERENT
+
+
+def test_batches_without_values_are_not_the_same() -> None:
+    class Opaque:
+        pass
+
+    nothing = digests_of([None, ()])
+    assert compared(nothing, nothing).word == UNKNOWN
+    hidden = digests_of([(Opaque(), np.arange(3))])
+    assert "Opaque" in hidden.unknown
+    assert compared(hidden, hidden).word == UNKNOWN
+
+
+def test_what_has_no_checksum_is_not_compared() -> None:
+    found = digests_of([(np.array([{1}, {2}], object),)] * 2)
+    assert "set" in found.unknown
+    assert compared(found, found).word == UNKNOWN
+
+
+def test_what_comes_later_is_another_order() -> None:
+    rows = [(one,) for one in RNG.random((40, 4, 3))]
+    later = [*rows[1:], (rows[0][0] + 7,)]  # the first one comes behind the end
+    assert compared(digests_of(rows), digests_of(later)).word == DIFFERENT
+    later = [*rows[:38], rows[39], (rows[0][0] + 7,)]
+    assert compared(digests_of(rows), digests_of(later)).word == OTHER_ORDER
+    assert compared(digests_of(later), digests_of(rows)).word == OTHER_ORDER
+
+
+def test_other_dtypes_and_shapes_are_other_batches() -> None:
+    wide = [(x.astype(np.float64), y) for x, y in BATCHES]
+    found = compared(digests_of(BATCHES), digests_of(wide))
+    assert found.word == DIFFERENT
+    assert "float64[4, 3]" in found.text
+    small = [(x[:2], y[:2]) for x, y in BATCHES]
+    assert compared(digests_of(BATCHES), digests_of(small)).word == DIFFERENT
+
+
+def test_nothing_seen_is_not_called_the_same() -> None:
+    assert compared(digests_of(BATCHES), Digests()).word == UNKNOWN
+
+
+def test_only_the_first_batches_count() -> None:
+    found = digests_of([(np.zeros(1),)] * (COMPARED_BATCHES + 50))
+    assert len(found.leaves) == COMPARED_BATCHES
+    assert found.full
+
+
+def test_losses_are_compared_only_where_the_original_repeats_its_own() -> None:
+    one = digests_of(BATCHES, [1.0, 0.5])
+    assert same_losses(one, digests_of(BATCHES, [1.0, 0.5]), again=one) == "same loss after 2 steps"
+    assert same_losses(one, digests_of(BATCHES, [1.0, 0.4]), again=one) == (
+        "loss 0.5 and 0.4 after 2 steps"
+    )
+    assert same_losses(one, one, again=digests_of(BATCHES, [1.0, 0.6])) == ""
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), min_size=1, max_size=6))
+def test_digests_are_equal_exactly_if_batches_are(values: list[list[int]]) -> None:
+    batches = [(np.array(one),) for one in values]
+    changed = [(np.array(one) + (n == 0),) for n, one in enumerate(values)]
+    assert compared(digests_of(batches), digests_of(batches)).word == SAME
+    assert compared(digests_of(batches), digests_of(changed)).word != SAME
+
+
+def test_digests_survive_json() -> None:
+    import json
+
+    one = digests_of(BATCHES, [0.5])
+    two = Digests.of_json(json.loads(json.dumps(one.as_json())))
+    assert compared(one, two).word == SAME
+    assert two.records == one.records
+    assert two.losses == [0.5]

@@ -1,0 +1,286 @@
+"""The search keeps what gains, refuses other batches, and says why it left out the rest."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed.diagnose.patches.proposal import ALIKE, Proposal
+from fastfeed.diagnose.patches.source_file import Edit, edited
+from fastfeed.diagnose.proof import OTHER_DRAWS, SAME
+from fastfeed.diagnose.prove.digests import Digests
+from fastfeed.diagnose.prove.search import Search
+from fastfeed.diagnose.prove.trial import Result
+from fastfeed.errors import OptionError, StateError
+
+
+class FakeTrials:
+    """Runs whose rate is the product of the gains of their edits, in steps of `noise`."""
+
+    start_s = 0.0
+    end_s = math.inf
+    random = True  # seeds decide its batches
+
+    def __init__(self, gains: dict[str, Any], *, noise: float = 0.0, batches: Any = None) -> None:
+        self.gains = gains
+        self.noise = noise
+        self.made = batches or (lambda edits: 0)
+        self.ran: list[list[str]] = []
+
+    def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:
+        texts = [edit.text for edit in edits]
+        try:
+            edited(" " * 100, edits)
+        except OptionError as error:
+            return Result(failed=f"it cannot be combined: {error}")
+        self.ran.append(texts)
+        rate = 10.0
+        for text in texts:
+            gain = self.gains[text]
+            if isinstance(gain, BaseException):
+                raise gain
+            if isinstance(gain, str):
+                return Result(failed=gain)
+            rate *= gain
+        sign = 1 if len(self.ran) % 2 else -1
+        return Result(rate * (1 + sign * self.noise))
+
+    def batches(self, edits: Sequence[Edit], *, seconds: float, reseeded: bool) -> Result:
+        found = Digests()
+        value = self.made([edit.text for edit in edits]) + 100 * (reseeded and self.random)
+        found.add((np.full((2, 2), value), np.arange(2)))
+        return Result(digests=found)
+
+
+def proposal(text: str, begin: int = 0, **about: Any) -> Proposal:
+    return Proposal(text, (Edit("train.py", begin, begin + 1, text),), **about)
+
+
+def searched(trials: FakeTrials, *proposals: Proposal, left_s: float = math.inf) -> Search:
+    trials.end_s = time.monotonic() + left_s
+    search = Search(
+        trials,  # type: ignore[arg-type]
+        proposals,
+        marks=(),
+        seconds=5.0,
+        period_s=0.01,
+        tell=lambda what: None,
+    )
+    search.run()
+    return search
+
+
+def whys(search: Search) -> dict[str, str]:
+    return {one.proposal.title: one.why for one in search.candidates}
+
+
+def test_changes_that_gain_are_kept_together() -> None:
+    trials = FakeTrials({"a": 2.0, "b": 1.5, "c": 1.0})
+    found = searched(trials, proposal("b", 5), proposal("a"), proposal("c", 9))
+    assert [edit.text for edit in found.edits] == ["a", "b"]
+    speedup, (low, high), words = found.total()
+    assert speedup == pytest.approx(3.0)
+    assert low < 3.0 < high
+    assert words == SAME
+    assert "no gain" in whys(found)["c"]
+
+
+def test_one_change_of_who_makes_the_batches_is_enough() -> None:
+    trials = FakeTrials({"a": 2.0, "b": 1.5, "c": 1.2})
+    makers = proposal("a", makes=True), proposal("b", 5, makes=True)
+    found = searched(trials, *makers, proposal("c", 9))
+    assert [edit.text for edit in found.edits] == ["a", "c"]
+    assert whys(found)["b"] == "kept is another change of who makes the batches: a"
+    assert ["a", "b"] not in trials.ran
+
+
+def test_what_is_proven_stays_when_a_run_changes_files_of_the_user() -> None:
+    class Writing(FakeTrials):
+        def rate(self, edits: Sequence[Edit], **limits: Any) -> Result:
+            if len(edits) == 2:
+                raise StateError("data.bin was written to")
+            return super().rate(edits, **limits)
+
+    found = searched(Writing({"a": 2.0, "b": 1.5}), proposal("a"), proposal("b", 5))
+    assert [edit.text for edit in found.edits] == ["a"]
+    assert not found.failed
+    found = searched(Writing({"ab": StateError("data.bin was written to")}), proposal("ab"))
+    assert whys(found) == {"ab": "data.bin was written to"}
+    assert not found.edits
+
+
+def test_the_gain_of_what_is_not_kept_is_that_of_the_original() -> None:
+    class Saturated(FakeTrials):
+        def rate(self, edits: Sequence[Edit], **limits: Any) -> Result:
+            return Result(min(20.0, super().rate(edits, **limits).rate))
+
+    found = searched(Saturated({"a": 2.0, "b": 1.5}), proposal("a"), proposal("b", 5))
+    gains = {one.title: one.speedup for one in (c.tried() for c in found.candidates)}
+    assert gains == {"a": pytest.approx(2.0), "b": pytest.approx(1.5)}
+    assert whys(found)["b"] == "no gain beyond the spread of the runs on top of what is kept"
+
+
+def test_a_slower_change_runs_once() -> None:
+    trials = FakeTrials({"a": 0.5})
+    found = searched(trials, proposal("a"))
+    assert whys(found) == {"a": "slower"}
+    assert trials.ran == [[], ["a"]]
+    assert found.edits == ()
+
+
+def test_noise_is_no_gain() -> None:
+    found = searched(FakeTrials({"a": 1.01}, noise=0.08), proposal("a"))
+    assert found.edits == ()
+
+
+def test_runs_are_made_in_turn() -> None:
+    trials = FakeTrials({"a": 1.3}, noise=0.04)
+    searched(trials, proposal("a"))
+    assert trials.ran[:4] == [[], ["a"], [], ["a"]]
+
+
+def test_another_form_is_tried_if_one_fails() -> None:
+    forms = (proposal("b"),)
+    found = searched(
+        FakeTrials({"a": "TypeError: no tensor", "b": 2.0}), proposal("a", instead=forms)
+    )
+    assert [edit.text for edit in found.edits] == ["b"]
+
+
+def test_another_form_is_tried_if_one_makes_other_batches() -> None:
+    def batches(texts: Sequence[str]) -> float:
+        return 1.5 if "a" in texts else 0  # another dtype
+
+    forms = (proposal("b"), proposal("c"))
+    trials = FakeTrials({"a": 2.0, "b": "TypeError: no array", "c": 1.9}, batches=batches)
+    found = searched(trials, proposal("a", instead=forms))
+    assert [edit.text for edit in found.edits] == ["c"]
+    assert found.total()[2] == SAME
+
+
+def test_why_a_change_cannot_run_is_said() -> None:
+    found = searched(FakeTrials({"a": "PicklingError: a lock"}), proposal("a"))
+    assert whys(found) == {"a": "PicklingError: a lock"}
+
+
+def test_changes_of_one_place_are_not_combined() -> None:
+    found = searched(FakeTrials({"a": 2.0, "b": 1.9}), proposal("a"), proposal("b"))
+    assert [edit.text for edit in found.edits] == ["a"]
+    assert "cannot be combined" in whys(found)["b"]
+
+
+@pytest.mark.parametrize(("about", "kept"), [({}, []), ({"casts": True}, ["a"])])
+def test_other_batches_are_refused_unless_they_are_meant(about: Any, kept: list[str]) -> None:
+    def batches(texts: Sequence[str]) -> float:
+        return 1.5 if texts else 0  # another dtype
+
+    trials = FakeTrials({"a": 2.0}, batches=batches)
+    found = searched(trials, proposal("a", **about))
+    assert [edit.text for edit in found.edits] == kept
+    if not kept:
+        assert whys(found)["a"].startswith("other batches: batch 0 is float64")
+
+
+def test_other_draws_are_labelled() -> None:
+    trials = FakeTrials({"a": 2.0}, batches=lambda texts: len(texts))
+    found = searched(trials, proposal("a"))
+    assert found.total()[2] == OTHER_DRAWS
+    trials.random = False
+    assert searched(trials, proposal("a")).edits == ()
+
+
+def test_the_same_code_must_make_the_same_batches() -> None:
+    trials = FakeTrials({"a": 2.0}, batches=lambda texts: len(texts))
+    found = searched(trials, proposal("a", allows=ALIKE))
+    assert found.edits == ()
+    assert whys(found)["a"].startswith("other batches: 1 of the first 1 differ")
+
+
+def test_what_random_numbers_decide_is_not_cached() -> None:
+    trials = FakeTrials({"a": 2.0})
+    assert "in each epoch" in whys(searched(trials, proposal("a", freezes=True)))["a"]
+    trials.random = False
+    assert searched(trials, proposal("a", freezes=True)).total()[2] == SAME
+
+
+def test_a_change_whose_batches_cannot_be_seen_is_refused() -> None:
+    class Failing(FakeTrials):
+        def batches(self, edits: Sequence[Edit], **options: Any) -> Result:
+            return Result(failed="it raised") if edits else super().batches(edits, **options)
+
+    found = searched(Failing({"a": 2.0}), proposal("a"))
+    assert found.edits == ()
+    assert "checksums of its batches failed" in whys(found)["a"]
+
+
+def test_nothing_is_known_of_a_form_that_did_not_run() -> None:
+    """The budget ends behind the form whose batches differ."""
+    trials = FakeTrials({"a": 2.0, "b": 2.0}, batches=lambda texts: 1.5 * ("a" in texts))
+    trials.random = False
+    search = Search(
+        trials,  # type: ignore[arg-type]
+        [proposal("a", instead=(proposal("b"),))],
+        marks=(),
+        seconds=5.0,
+        period_s=0.01,
+        tell=lambda what: setattr(trials, "end_s", 0.0) if what == "b" else None,
+    )
+    search.run()
+    assert (search.edits, search.total()[0]) == ((), 1.0)
+    assert whys(search) == {"b": "no time was left for it"}
+
+
+def test_the_budget_ends_the_search() -> None:
+    found = searched(FakeTrials({"a": 2.0}), proposal("a"), left_s=1.0)
+    assert whys(found) == {"a": "no time was left for it"}
+
+
+@pytest.mark.parametrize(("runs", "kept"), [(2, []), (3, []), (4, ["a"])])
+def test_what_the_budget_leaves_without_a_run_of_its_own_is_not_proven(
+    runs: int, kept: list[str]
+) -> None:
+    """The run that made a change the best one is the second; its own ones follow in turn."""
+    trials = FakeTrials({"a": 2.0}, noise=0.001)
+
+    class Ending(FakeTrials):
+        def rate(self, edits: Sequence[Edit], **limits: Any) -> Result:
+            if len(trials.ran) == runs - 1:
+                trials.end_s = 0.0
+            return FakeTrials.rate(trials, edits, **limits)
+
+    trials.__class__ = Ending
+    assert [edit.text for edit in searched(trials, proposal("a")).edits] == kept
+
+
+def test_an_interrupt_leaves_what_was_proven() -> None:
+    trials = FakeTrials({"a": 2.0, "b": 1.5})
+    search = None
+
+    def interrupted(what: str) -> None:
+        if search is not None and search.kept:
+            raise KeyboardInterrupt
+
+    search = Search(
+        trials,  # type: ignore[arg-type]
+        [proposal("a"), proposal("b", 5)],
+        marks=(),
+        seconds=5.0,
+        period_s=0.01,
+        tell=interrupted,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
+    assert [edit.text for edit in search.edits] == ["a"]
+
+
+def test_an_original_without_figures_ends_the_search() -> None:
+    class Failing(FakeTrials):
+        rate: Callable[..., Result] = lambda *_, **__: Result(failed="it raised")
+
+    found = searched(Failing({}), proposal("a"))
+    assert found.failed == "it raised"

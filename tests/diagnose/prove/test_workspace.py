@@ -1,0 +1,271 @@
+"""Copies of the folder of a script: what runs in one writes nothing of the user's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fastfeed.diagnose.patches.source_file import SourceFile
+from fastfeed.diagnose.prove import workspace
+from fastfeed.diagnose.prove.workspace import COPIED_NBYTES, Workspace
+from fastfeed.diagnose.run.script import Script
+from fastfeed.errors import OptionError, StateError
+
+LARGE = b"x" * (COPIED_NBYTES + 1)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with code, a log and large data, as the working folder."""
+    folder = tmp_path / "project"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "empty").mkdir()
+    (folder / "train.py").write_text("import lib.one\nrun(1)\n")
+    (folder / "lib" / "one.py").write_text("")
+    (folder / "log.txt").write_text("before\n")
+    (folder / "data.bin").write_bytes(LARGE)
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "pyvenv.cfg").write_text("")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def made(tmp_path: Path, *words: str, **environment: str) -> Workspace:
+    scratch = tmp_path / "runs"
+    scratch.mkdir(exist_ok=True)
+    return Workspace(Script(words or ("train.py",)), scratch=scratch, environment=environment)
+
+
+def test_a_copy_has_everything_but_environments(project: Path, tmp_path: Path) -> None:
+    run = made(tmp_path).copy()
+    names = sorted(str(path.relative_to(run.cwd)) for path in run.cwd.rglob("*"))
+    assert names == ["data.bin", "empty", "lib", "lib/one.py", "log.txt", "train.py"]
+    assert (run.cwd / "data.bin").is_symlink()
+    assert not (run.cwd / "log.txt").is_symlink()
+    assert run.script == ["train.py"]
+
+
+def test_edits_change_the_copy_alone(project: Path, tmp_path: Path) -> None:
+    file = SourceFile(project / "train.py")
+    (call,) = file.calls_at(2, "run")
+    run = made(tmp_path).copy([file.with_keyword(call, "n", value="2")])
+    assert (run.cwd / "train.py").read_text() == "import lib.one\nrun(1, n=2)\n"
+    assert (project / "train.py").read_text() == "import lib.one\nrun(1)\n"
+
+
+def test_edits_that_make_no_python_are_refused(project: Path, tmp_path: Path) -> None:
+    room = made(tmp_path)
+    file = room.sources[str(project / "train.py")]
+    (call,) = file.calls_at(2, "run")
+    with pytest.raises(SyntaxError):
+        room.copy([file.replaced(call, "run(")])
+    with pytest.raises(OptionError, match="two changes of the same place"):
+        room.copy([file.replaced(call, "run(2)"), file.replaced(call, "run(3)")])
+
+
+def test_paths_of_the_project_lead_into_the_copy(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{project / 'lib'}{os.pathsep}/elsewhere")
+    words = (str(project / "train.py"), f"--out={project}/out", f"a={project},b", f"{project}2")
+    run = made(tmp_path, *words, OUT="{run}/out").copy()
+    moved = [str(run.cwd / "train.py"), f"--out={run.cwd}/out", f"a={run.cwd},b", f"{project}2"]
+    assert run.script == moved
+    assert run.environment["PYTHONPATH"] == f"{run.cwd / 'lib'}{os.pathsep}/elsewhere"
+    assert run.environment["OUT"] == f"{run.folder}/out"
+
+
+def test_a_script_elsewhere_is_copied_with_its_folder(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    run = made(tmp_path, str(project / "train.py")).copy()
+    assert Path(run.script[0]).read_text().startswith("import lib.one")
+    assert run.cwd.name == "other"
+    assert run.folder in Path(run.script[0]).parents
+
+
+def test_a_script_behind_a_link_is_copied(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(project)
+    run = made(tmp_path, str(tmp_path / "link" / "train.py"), f"{tmp_path}/link/out").copy()
+    assert run.script[0] == str(run.cwd / "train.py")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "open('kept/last.pt', 'w').write('new')",
+        "import os; os.rename('kept/last.pt', 'kept/old.pt')",
+        "import os; os.mkdir('kept/more')",
+        "import os; os.remove('kept/last.pt')",
+        "open('kept/below/one.pt', 'w').write('new')",
+    ],
+)
+def test_a_folder_that_is_a_link_is_not_written_to(
+    project: Path, tmp_path: Path, write: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "below").mkdir(parents=True)
+    (elsewhere / "last.pt").write_text("old")
+    (elsewhere / "below" / "one.pt").write_text("old")
+    (project / "kept").symlink_to(elsewhere)
+    room = made(tmp_path)
+    run = room.copy()
+    code = (
+        "import sys\nfrom fastfeed.diagnose.prove.workspace import copy_before_write\n"
+        f"copy_before_write({str(run.folder)!r})\n{write}\n"
+        "assert open('kept/below/one.pt').read()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=run.cwd, check=True, env=run.environment)
+    found = {str(one.relative_to(elsewhere)) for one in elsewhere.rglob("*")}
+    assert found == {"last.pt", "below", "below/one.pt"}
+    assert {one.read_text() for one in elsewhere.rglob("*.pt")} == {"old"}
+    room.check()
+
+
+def test_an_edit_of_the_user_in_between_changes_no_run(project: Path, tmp_path: Path) -> None:
+    room = made(tmp_path)
+    file = room.sources[str(project / "train.py")]
+    (call,) = file.calls_at(2, "run")
+    (project / "train.py").write_text("# more\nimport lib.one\nrun(1)\n")
+    run = room.copy([file.with_keyword(call, "n", value="2")])
+    assert (run.cwd / "train.py").read_text() == "import lib.one\nrun(1, n=2)\n"
+    run.remove()
+    assert not run.folder.exists()
+
+
+def test_what_is_installed_in_place_is_imported_from_the_copy(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastfeed.diagnose.prove.trial_run import import_from_copy
+
+    run = made(tmp_path).copy()
+    finder = types.ModuleType("__editable___lib_finder")
+    finder.MAPPING = {"lib": f"{project}/lib", "other": "/elsewhere"}
+    monkeypatch.setitem(sys.modules, finder.__name__, finder)
+    monkeypatch.setattr(sys, "path", ["/elsewhere", f"{project}/lib", str(project)])
+    import_from_copy(run.moved)
+    assert sys.path == ["/elsewhere", f"{run.cwd}/lib", str(run.cwd)]
+    assert vars(finder)["MAPPING"] == {"lib": f"{run.cwd}/lib", "other": "/elsewhere"}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "open('data.bin', 'r+b').write(b'new')",
+        "open('data.bin', 'ab').write(b'new')",
+        "import os; os.write(os.open('data.bin', os.O_WRONLY), b'new')",
+        "import pathlib; pathlib.Path('data.bin').write_bytes(b'new')",
+    ],
+)
+def test_a_run_writes_to_a_copy_of_large_data(project: Path, tmp_path: Path, write: str) -> None:
+    room = made(tmp_path)
+    run = room.copy()
+    code = (
+        "import sys\nfrom fastfeed.diagnose.prove.workspace import copy_before_write\n"
+        f"copy_before_write({str(run.folder)!r})\n{write}\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=run.cwd, check=True, env=run.environment)
+    assert b"new" in (run.cwd / "data.bin").read_bytes()
+    assert (project / "data.bin").read_bytes() == LARGE
+    room.check()
+
+
+def test_reading_large_data_copies_nothing(project: Path, tmp_path: Path) -> None:
+    run = made(tmp_path).copy()
+    code = (
+        "import sys\nfrom fastfeed.diagnose.prove.workspace import copy_before_write\n"
+        f"copy_before_write({str(run.folder)!r})\nassert open('data.bin', 'rb').read()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=run.cwd, check=True, env=run.environment)
+    assert (run.cwd / "data.bin").is_symlink()
+
+
+def test_native_code_that_writes_to_the_original_is_noticed(project: Path, tmp_path: Path) -> None:
+    room = made(tmp_path)
+    run = room.copy()
+    subprocess.run(["sh", "-c", "echo >> data.bin"], cwd=run.cwd, check=True)
+    with pytest.raises(StateError, match=r"data\.bin was written to .* --prove-env"):
+        room.check()
+
+
+def test_a_folder_of_too_many_files_is_refused(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "MAX_FILES", 3)
+    with pytest.raises(OptionError, match="more than 3 files"):
+        made(tmp_path)
+
+
+@pytest.fixture
+def given() -> Iterator[Callable[[int], None]]:
+    """A function that makes a descriptor the standard input."""
+    before = os.dup(0)
+    yield lambda descriptor: os.dup2(descriptor, 0) and None
+    os.dup2(before, 0)
+    os.close(before)
+
+
+def test_every_run_gets_all_of_a_file_in_standard_input(
+    project: Path, tmp_path: Path, given: Callable[[int], None]
+) -> None:
+    with (project / "data.bin").open("rb") as file:
+        given(file.fileno())
+        assert made(tmp_path).stdin.read_bytes() == LARGE
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_every_run_gets_what_a_pipe_has_brought(
+    project: Path,
+    tmp_path: Path,
+    given: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    ended: bool,
+) -> None:
+    monkeypatch.setattr(workspace, "INPUT_PAUSE_S", 0.01)
+    reader, writer = os.pipe()
+    given(reader)
+    os.write(writer, b"one\n")
+    if ended:
+        os.close(writer)
+    assert made(tmp_path).stdin.read_bytes() == b"one\n"
+    os.close(reader)
+    if not ended:
+        os.close(writer)
+
+
+def test_standard_input_without_an_end_is_refused(
+    project: Path,
+    tmp_path: Path,
+    given: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workspace, "MAX_INPUT_NBYTES", 1000)
+    with open("/dev/zero", "rb") as zeros, (project / "data.bin").open("rb") as file:
+        given(file.fileno())
+        with pytest.raises(OptionError, match="standard input holds more than 1,000 bytes"):
+            made(tmp_path)
+        given(zeros.fileno())  # neither a file nor a pipe
+        assert made(tmp_path).stdin.read_bytes() == b""
+
+
+@pytest.mark.parametrize("words", [("-c", "pass"), ("-",), ("train.ipynb",)])
+def test_a_script_without_a_file_is_refused(
+    project: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (project / "train.ipynb").write_text("{}")
+    with pytest.raises(OptionError, match="%%writefile train.py"):
+        made(tmp_path, *words)
+
+
+def test_python_before_the_script_is_no_part_of_it(project: Path, tmp_path: Path) -> None:
+    found = made(tmp_path, "python3", "-u", "train.py", "7")
+    assert (found.script, found.copy().script) == (project / "train.py", ["train.py", "7"])

@@ -1,0 +1,376 @@
+"""Numbers of producers that are "auto", as a user meets them."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastfeed
+from fastfeed import FeedRunner, Remote, Worker
+from fastfeed.core.stats import Snapshot, StageRow
+from fastfeed.errors import FeedTimeout, OptionError, ProducerFailed
+from fastfeed.jobs.runner_samples import WatchedRunner
+from fastfeed.model.workload import Producers
+from fastfeed.tune import limits
+from fastfeed.tune.count_tuner import CountTuner
+from fastfeed.tune.limits import ProducerLimits
+from fastfeed.tune.profile import FeedProfile, _profile_of
+from tests.helpers.dying import until
+
+RECORDS = np.arange(40_000, dtype=np.int64)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers that the tuner decides for, one with each look."""
+    numbers: list[int] = []
+
+    def look(self: Any, now: Snapshot, now_s: float) -> int:
+        self._now_s, before = now_s, self._search.wanted
+        if self._begin_s is None:
+            self._begin_s = now_s
+        if numbers:
+            self._search.wanted = numbers.pop(0)
+            self._decide(before, self._search.wanted, why="the test")
+        return int(self._search.wanted)
+
+    monkeypatch.setattr(CountTuner, "look", look)
+    monkeypatch.setattr("fastfeed.tune.tuning_thread.SEARCH_POLL_S", 0.001)
+    return numbers
+
+
+def tuners() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "fastfeed-tuner"]
+
+
+@pytest.mark.parametrize("order", ["kept", "any"])
+@pytest.mark.parametrize("knob", ["threads", "processes"])
+def test_nothing_is_lost_or_repeated(script: list[int], knob: str, order: str) -> None:
+    script += [2, 3, 1, 4, 2, 1, 3]
+    options: dict[str, Any] = {"batch_size": 20, "order": order, knob: "auto"}
+    with FeedRunner(RECORDS, **options) as runner:
+        batches = iter(runner)
+        got = [next(batches).copy()]
+        until(lambda: not script, "all numbers")
+        got += [batch.copy() for batch in batches]
+    found = np.concatenate(got)
+    assert np.array_equal(found if order == "kept" else np.sort(found), RECORDS)
+
+
+def test_what_was_decided_is_told(script: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.INFO, "fastfeed"),
+        FeedRunner(RECORDS, batch_size=10, threads="auto") as runner,
+    ):
+        assert "threads=1 (auto)" in repr(runner)
+        next(iter(runner))
+        script += [3]
+        until(lambda: runner.options.threads == 3, "the decision")
+        (decision,) = runner.tuning()
+        assert (decision.knob, decision.before, decision.after, decision.kept) == (
+            "threads",
+            1,
+            3,
+            True,
+        )
+        assert runner.snapshot().tuning == (decision,)
+        assert "threads=3 (auto)" in repr(runner)
+        seen = WatchedRunner(runner._stream, 0)
+        found = seen.look()
+        assert found is not None
+        assert "threads 1 -> 3: the test" in found.events
+        again = seen.look()
+        assert again is not None
+        assert "threads 1 -> 3: the test" not in again.events
+        until(lambda: "threads 1 -> 3: the test" in caplog.messages, "the log")
+
+
+def test_a_number_of_the_users_ends_it(script: list[int]) -> None:
+    with FeedRunner(RECORDS, batch_size=10, threads="auto") as runner:
+        next(iter(runner))
+        assert len(tuners()) == 1
+        runner.resize(threads=2)
+        until(lambda: not tuners(), "the end of the tuner")
+        assert runner.options.tuned == []
+        runner.resize(threads="auto")
+        assert runner.options.threads == 2
+        assert len(tuners()) == 1
+        script += [4]
+        until(lambda: runner.options.threads == 4, "the decision")
+    assert not tuners()
+
+
+def test_a_forgotten_runner_keeps_no_tuner() -> None:
+    runner = FeedRunner(RECORDS, batch_size=10, threads="auto")
+    next(iter(runner))
+    assert tuners()
+    del runner
+    gc.collect()
+    until(lambda: not tuners(), "the end of the tuner")
+
+
+def test_a_state_goes_on_under_other_numbers(script: list[int]) -> None:
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "seed": 3}
+    with FeedRunner(RECORDS, threads="auto", **options) as runner:
+        batches = iter(runner)
+        got = [batch.copy() for batch in islice(batches, 50)]
+        script += [4]
+        until(lambda: runner.options.threads == 4, "the decision")
+        got += [batch.copy() for batch in islice(batches, 50)]
+        state = runner.state()
+    with FeedRunner(RECORDS, threads=2, **options).restore(state) as other:
+        got += [batch.copy() for batch in other]
+    with FeedRunner(RECORDS, **options) as plain:
+        expected = [batch.copy() for batch in plain]
+    assert np.array_equal(np.concatenate(got), np.concatenate(expected))
+
+
+def shares(worker: Worker) -> Iterator[Any]:
+    for number in range(worker.index, 60, worker.count):
+        yield np.full(2, number)
+
+
+def one_stream() -> Iterator[Any]:
+    for number in range(60):
+        yield np.full(2, number)
+
+
+@pytest.mark.parametrize("options", [{"threads": "auto"}, {"workers": "auto"}])
+def test_the_streams_of_a_callable_are_counted_once(options: dict[str, Any]) -> None:
+    with FeedRunner(shares, **options) as runner:
+        found = sorted(int(batch[0]) for batch in runner)
+        assert found == list(range(60))
+        (decision,) = runner.tuning()
+        assert "each producer has its stream" in decision.why
+        assert runner.options.parallel == decision.after
+        assert not tuners()
+
+
+def test_a_callable_that_makes_one_stream_has_one_producer() -> None:
+    with FeedRunner(one_stream, threads="auto") as runner:
+        assert [int(batch[0]) for batch in runner] == list(range(60))
+        assert runner.options.threads == 1
+        assert "there is one stream" in runner.tuning()[0].why
+
+
+def test_an_iterator_stays_in_the_trainer() -> None:
+    with FeedRunner(iter(one_stream()), workers="auto") as runner:
+        assert [int(batch[0]) for batch in runner] == list(range(60))
+        assert runner.options.processes == 0
+
+
+def costing(*, lock_s: float, cpu_s: float) -> FeedProfile:
+    """A batch of 10 ms, on 4 cores."""
+    return FeedProfile(10, {"transform": 0.01}, cpu_s, lock_s, 4)
+
+
+PYTHON, NATIVE, WAITS = (
+    costing(lock_s=0.009, cpu_s=0.01),
+    costing(lock_s=0.0, cpu_s=0.01),
+    costing(lock_s=0.0, cpu_s=0.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("cost", "best"),
+    [
+        (PYTHON, Producers(1, 4)),
+        (NATIVE, Producers(4)),
+        (costing(lock_s=0.0014, cpu_s=0.01), Producers(1, 4)),  # a step would wait for it
+        (WAITS, Producers(16)),
+        (costing(lock_s=0.0003, cpu_s=0.0004), Producers(16)),
+    ],
+)
+def test_the_kind_suits_the_work(cost: FeedProfile, best: Producers) -> None:
+    assert cost.choice == best
+    assert str(best) in str(cost)
+
+
+@pytest.fixture(params=["python", "native"])
+def cost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    found = PYTHON if request.param == "python" else NATIVE
+    monkeypatch.setattr("fastfeed.tune.profile.profiled", lambda given, options: found)
+    return str(request.param)
+
+
+def test_python_code_gets_processes(cost: str) -> None:
+    knob = "processes" if cost == "python" else "threads"
+    with FeedRunner(RECORDS, batch_size=100, transform=abs, workers="auto") as runner:
+        assert np.array_equal(np.concatenate([b.copy() for b in runner]), RECORDS)
+        assert runner.tuning()[0].knob == knob
+        assert runner.options.tuned == [knob]
+        assert (runner.options.processes > 0) == (cost == "python")
+
+
+def test_a_profile_measures() -> None:
+    def sleeps(record: Any) -> Any:
+        ready.wait(0.01)
+        return record
+
+    ready = threading.Event()
+    found = fastfeed.profile(RECORDS[:12], batch_size=2, transform=sleeps)
+    assert found.batches == 6
+    assert max(found.stages, key=lambda name: found.stages[name]) == "transform"
+    assert found.cpu_s < found.batch_s
+    assert "batches/s at most" in str(found)
+    with pytest.raises(OptionError, match="iterator"):
+        fastfeed.profile(iter(RECORDS), batch_size=2)
+
+
+def test_without_a_lock_threads_suit_python_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = StageRow(batches=10, transform_s=0.1, cpu_s=0.1)
+    assert _profile_of(made, 1.0, step_s=0.0).choice.processes > 0
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert _profile_of(made, 1.0, step_s=0.0).choice.processes == 0
+
+
+def test_an_item_that_takes_long_is_known_to_wait() -> None:
+    ready = threading.Event()
+
+    def slow(record: Any) -> Any:
+        ready.wait(60)
+        return record
+
+    try:
+        found = fastfeed.profile(RECORDS, seconds=0.3, batch_size=2, transform=slow)
+        assert found.batches == 0
+        assert found.batch_s >= 0.3
+        assert found.choice == Producers(16)
+        with pytest.raises(FeedTimeout):
+            fastfeed.profile(RECORDS, batch_size=2, transform=slow, stall_timeout_s=0.2)
+    finally:
+        ready.set()
+
+
+@pytest.mark.parametrize("auto", [{"threads": "auto"}, {"processes": "auto"}, {"workers": "auto"}])
+@pytest.mark.parametrize("records", [1, 3])
+def test_short_streams(auto: dict[str, Any], records: int) -> None:
+    with FeedRunner(RECORDS[:records], batch_size=2, epochs=2, **auto) as runner:
+        found = [int(record) for batch in runner for record in batch]
+    assert found == [*range(records)] * 2
+
+
+def fails(record: Any) -> Any:
+    raise ValueError("no such file")
+
+
+def test_a_source_that_fails_while_it_is_tried() -> None:
+    with (
+        FeedRunner(RECORDS, batch_size=2, transform=fails, workers="auto") as runner,
+        pytest.raises(ProducerFailed, match="no such file"),
+    ):
+        next(iter(runner))
+
+
+def test_what_cannot_be_sent_stays_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = threading.Lock()
+
+    def locked(record: Any) -> Any:
+        with lock:
+            return record
+
+    monkeypatch.setattr("fastfeed.tune.profile.profiled", lambda given, options: PYTHON)
+    with FeedRunner(RECORDS, batch_size=100, transform=locked, workers="auto") as runner:
+        assert len(list(runner)) == 400
+        assert runner.options.processes == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"threads": "many"}, "threads must be an integer >= 1 or \"auto\", got 'many'"),
+        ({"threads": "auto", "processes": 2}, 'Write processes="auto"'),
+        ({"threads": "auto", "remote": "local"}, 'producers="auto"'),
+        ({"processes": "auto", "remote": "local"}, 'producers="auto"'),
+        ({"workers": 4}, 'both are "auto"'),
+    ],
+)
+def test_what_cannot_be(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionError) as info:
+        FeedRunner(RECORDS, batch_size=2, **options)
+    assert text in str(info.value)
+
+
+def test_the_kind_of_producers_must_be_there() -> None:
+    with FeedRunner(RECORDS, batch_size=2) as runner, pytest.raises(OptionError):
+        runner.resize(processes="auto")
+    with pytest.raises(OptionError, match="producers of Remote"):
+        Remote("local", producers="some")  # type: ignore[arg-type]
+
+
+def snapshot_of(runner: FeedRunner) -> Snapshot:
+    list(islice(runner, 20))
+    return runner.snapshot()
+
+
+def test_memory_bounds_the_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "cores", lambda: 1000)
+    records = np.zeros((100, 1000))
+    with FeedRunner(records, batch_size=10, memory=400_000, threads=1) as runner:
+        found = ProducerLimits("threads", runner.options).most(snapshot_of(runner), 1)
+    assert found == (5, "memory=")
+
+
+def test_producers_leave_under_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FeedRunner(RECORDS, batch_size=10, threads=1) as runner:
+        now = snapshot_of(runner)
+        limit = ProducerLimits("processes", runner.options)
+        monkeypatch.setattr(limits, "cores", lambda: 1000)
+        monkeypatch.setattr(limits, "memory_is_short", lambda: False)
+        assert limit.most(now, 8)[0] > 8
+        monkeypatch.setattr(limits, "memory_is_short", lambda: True)
+        monkeypatch.setattr(limits, "SYSTEM_POLL_S", 0.0)
+        assert limit.most(now, 8) == (6, "the pressure on the memory")
+        assert limit.most(now, 6) == (5, "the pressure on the memory")
+        assert limit.most(now, 1) == (1, "the pressure on the memory")
+
+
+PRESSED = "some avg10=12.30 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "short"),
+    [
+        ({}, False),
+        ({"/proc/pressure/memory": PRESSED}, True),
+        ({"/proc/pressure/memory": PRESSED.replace("12.30", "2.30")}, False),
+        ({"/g/memory.high": "1000\n", "/g/memory.current": "960\n"}, True),
+        ({"/g/memory.high": "1000\n", "/g/memory.current": "900\n"}, False),
+        ({"/g/memory.high": "max\n", "/g/memory.current": "900\n"}, False),
+    ],
+)
+def test_memory_that_runs_short(
+    monkeypatch: pytest.MonkeyPatch, files: dict[str, str], short: bool
+) -> None:
+    monkeypatch.setattr(limits, "text_of", lambda path: files.get(path, ""))
+    monkeypatch.setattr(limits, "memory_groups", lambda: ["/g"])
+    assert limits.memory_is_short() is short
+
+
+def test_what_the_system_refuses_is_not_tried_again(
+    script: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuse(threads: int, processes: int) -> None:
+        asked.append(threads)
+        if threads > 2:
+            raise OptionError("threads do not fit")
+
+    with FeedRunner(RECORDS, batch_size=10, threads="auto") as runner:
+        next(iter(runner))
+        monkeypatch.setattr("fastfeed.runner.stream.refuse_too_many", refuse)
+        script += [4]
+        until(lambda: 4 in asked, "the attempt")
+        limit = runner._stream._tuning._limits  # type: ignore[union-attr]
+        until(lambda: limit.most(runner.snapshot(), 1)[0] <= 3, "the refusal")
+        runner.resize(threads=2)
+        assert runner.options.threads == 2

@@ -1,0 +1,119 @@
+"""The tuner finds the best number of producers, keeps it, and follows the training."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tune.simulated import Curve, SimulatedTraining
+
+
+def waiting(batch_s: float) -> Curve:
+    return lambda count: count / batch_s
+
+
+def on_cores(batch_s: float, cores: int) -> Curve:
+    """Work that needs a core, and suffers from more producers than there are cores."""
+    return lambda count: min(count, cores) / batch_s / (1 + 0.03 * max(0, count - cores))
+
+
+# the speeds of a source behind one lock, as SPDL's authors have seen them
+BEHIND_A_LOCK = {1: 40.0, 2: 70.0, 3: 90.0, 4: 80.0, 5: 72.0, 6: 66.0, 7: 60.0, 8: 55.0}
+
+
+def behind_a_lock(count: int) -> float:
+    return BEHIND_A_LOCK.get(count, 440.0 / count)
+
+
+@pytest.mark.parametrize("step_s", [0.005, 0.02, 0.08])
+@pytest.mark.parametrize(
+    "rate",
+    [waiting(0.05), waiting(0.3), on_cores(0.03, 4), on_cores(0.002, 2), behind_a_lock],
+)
+def test_the_best_number_is_found_in_20_seconds(rate: Curve, step_s: float) -> None:
+    training = SimulatedTraining(rate, step_s=step_s)
+    training.run(20)
+    assert training.run(30) >= 0.95 * training.best, training.history
+
+
+def test_a_lock_is_found_from_above() -> None:
+    training = SimulatedTraining(behind_a_lock, step_s=0.001, count=8)
+    training.run(30)
+    assert training.count == 3, training.history
+
+
+def test_fewer_do_as_well() -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.05, count=32)
+    training.run(20)
+    assert training.count <= 3, training.history
+    assert training.run(20) >= 0.95 * training.best
+
+
+@given(batch_s=st.floats(0.002, 0.5), step_s=st.floats(0.002, 0.1), cores=st.integers(1, 64))
+def test_it_is_never_slower_than_one_producer(batch_s: float, step_s: float, cores: int) -> None:
+    rate = on_cores(batch_s, cores)
+    training = SimulatedTraining(rate, step_s=step_s)
+    training.run(20)
+    assert training.run(20) >= 0.97 * min(1 / step_s, rate(1)), training.history
+    assert training.run(10) >= 0.9 * training.best, training.history
+
+
+@pytest.mark.parametrize("slower", [0.25, 4.0])
+def test_producers_that_change_are_followed(slower: float) -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.01)
+    training.run(30)
+    training.rate = waiting(0.05 * slower)
+    training.run(20)
+    assert training.run(20) >= 0.9 * training.best, training.history
+
+
+def test_a_faster_step_is_followed() -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.02)
+    training.run(30)
+    training.step_s = 0.01
+    training.run(20)
+    assert training.run(20) >= 0.9 * training.best, training.history
+
+
+def test_a_steady_training_is_left_alone() -> None:
+    training = SimulatedTraining(on_cores(0.03, 2), step_s=0.01)  # waits, whatever is done
+    training.run(60)
+    training.changes.clear()
+    training.run(1800)
+    # another number is tried after 1, 2, 4, 8 and 16 minutes, and left at once
+    tried = [at_s for at_s, count in training.changes if count != 2]
+    assert 4 <= len(tried) <= 6
+    assert all(later - before >= 60 for before, later in pairwise(tried))
+    assert training.count == 2
+
+
+def test_a_pause_of_the_training_changes_nothing() -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.02)
+    training.run(30)
+    count, known = training.count, training.history
+    training.paused_until_s = training.now_s + 600
+    training.run(700)
+    assert (training.count, training.history) == (count, known)
+
+
+def test_items_that_take_a_minute() -> None:
+    training = SimulatedTraining(waiting(60.0), step_s=0.01, most=16)
+    training.run(300)
+    assert training.count == 16
+    assert "no batch is ready yet" in training.history[0]
+
+
+def test_no_more_than_is_allowed() -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.005)
+    training.run(20)
+    assert training.count >= 10
+    training.most = 4
+    training.run(1)
+    assert training.count == 4
+    assert training.history[-1].endswith("the test allows no more")
+    training.run(30)
+    assert training.count == 4
+    assert max(count for _, count in training.changes[-3:]) >= training.count

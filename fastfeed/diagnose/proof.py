@@ -9,6 +9,15 @@ Interval = tuple[float, float]
 SAME, OTHER_ORDER, OTHER_DRAWS = "same batches", "other order", "other random draws"
 UNKNOWN, DIFFERENT = "batches not compared", "other batches"
 WORDS = (SAME, OTHER_ORDER, OTHER_DRAWS, UNKNOWN, DIFFERENT)
+# Functions of a seed, by their module.
+SEEDERS = {
+    "numpy.random": ("seed", "default_rng"),
+    "torch": ("manual_seed",),
+    "tensorflow.random": ("set_seed",),
+    "tensorflow.compat.v1": ("set_random_seed",),
+    "jax.random": ("PRNGKey", "key"),
+}
+SEEDED_KINDS = ("Random", "RandomState")  # classes of the standard library and of NumPy
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,25 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fastfeed.diagnose.patches.datasets import is_endless, producer_words
-from fastfeed.diagnose.patches.names import SCOPES, own, path_of, read
+from fastfeed.diagnose.patches.names import SCOPES, only_seeds, own, path_of, read
 from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal, fresh, imported_by
-from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called, edited
+from fastfeed.diagnose.patches.source_file import (
+    WORKERS,
+    Edit,
+    SourceFile,
+    called,
+    edited,
+    started_by,
+)
 from fastfeed.diagnose.proof import UNKNOWN, WORDS
-
-WORKERS = ("Thread", "Process")
 
 
 class HandmadeQueue:
     """Producers run the function that the script's threads or processes run. What it puts into
     their queue, it yields, and the loop takes it from the runner.
 
-    Where each of them gets its number, it may read its share: then there are as many producers, so
-    that no share is left out.
+    Where each of them gets its number, other than as a seed, it may read its share: then there are
+    as many producers, so that no share is left out.
     """
 
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
@@ -66,7 +71,7 @@ class _Filled(NamedTuple):
     arguments: list[str]
     gets: list[ast.expr]  # `queue.get`, and `queue.get()`
     size: str  # how many are made, "" for one
-    numbered: bool  # each gets its number
+    numbered: bool  # each gets its number, other than as a seed
 
     def edits(self, words: str, sink: str) -> tuple[Edit, ...]:
         """Return the edits, none if the text does not allow them."""
@@ -87,24 +92,18 @@ class _Filled(NamedTuple):
 
 def _queues_of(file: SourceFile) -> Iterator[_Filled]:
     """Yield the queues of a file that nothing but one function fills."""
-    functions = [node for node in ast.walk(file.tree) if isinstance(node, ast.FunctionDef)]
     for call in ast.walk(file.tree):
-        if not isinstance(call, ast.Call) or called(call) not in WORKERS:
-            continue
-        given = {one.arg: one.value for one in call.keywords}
-        target = path_of(given.get("target", ast.Constant(None)))
-        known = [one for one in functions if one.name == target]
-        made = _made_by(file, call)
-        if len(known) == 1 and made is not None and "kwargs" not in given:
-            arguments = given.get("args", ast.Tuple([], ast.Load()))
-            if isinstance(arguments, (ast.Tuple, ast.List)):
-                found = _filled(file, known[0], made=made, arguments=arguments.elts)
-                if found is not None:
-                    yield found
+        started = started_by(file, call)
+        made = _made_by(file, call) if started and isinstance(call, ast.Call) else None
+        if started is not None and made is not None:
+            function, given = started
+            found = _filled(file, function, given=given, made=made)
+            if found is not None:
+                yield found
 
 
 def _filled(
-    file: SourceFile, function: ast.FunctionDef, *, made: _Started, arguments: Sequence[ast.expr]
+    file: SourceFile, function: ast.FunctionDef, *, given: dict[str, ast.expr], made: _Started
 ) -> _Filled | None:
     """Return the queue that a function fills; None if it does more with it, or others do."""
     nodes = [node for one in function.body for node in own(one)]
@@ -112,10 +111,8 @@ def _filled(
     if len(puts) != 1 or any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in nodes):
         return None
     inside = _queue_in(puts[0], "put")
-    parameters = [one.arg for one in function.args.args]
-    if len(parameters) != len(arguments) or _loads(function, inside) != 1:
+    if _loads(function, inside) != 1:
         return None
-    given = dict(zip(parameters, arguments, strict=True))
     queue = path_of(given[inside]) if inside in given else inside
     used = [
         node
@@ -137,7 +134,10 @@ def _filled(
     if not gets:
         return None
     left = [*made.calls, *_stores(file, queue)]
-    numbered = any(made.target in read([one]) for one in arguments)
+    numbered = any(
+        made.target in read([value]) and not only_seeds(function, name)
+        for name, value in given.items()
+    )
     return _Filled(
         *(file, function, puts[0], made.statement, left, texts, gets, made.size, numbered)
     )

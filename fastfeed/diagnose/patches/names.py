@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from fastfeed.diagnose.proof import SEEDED_KINDS, SEEDERS
+
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 LOOPS = (ast.For, ast.AsyncFor)
+SEEDED_BY = {*SEEDED_KINDS, *(name for names in SEEDERS.values() for name in names)}
 OWNER = "self"  # what its methods change is unknown; a run shows it
 
 
@@ -17,6 +20,12 @@ def own(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, (*SCOPES, *COMPREHENSIONS)):
             yield from own(child)
+
+
+def below(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield nodes and all below them."""
+    for node in nodes:
+        yield from ast.walk(node)
 
 
 def bound(nodes: Iterable[ast.AST]) -> list[str]:
@@ -106,3 +115,12 @@ def _follow(statements: Iterable[ast.stmt], *, known: set[str], found: set[str])
             _follow(block, known=inside if block is one.body else set(inside), found=found)
         if isinstance(one, (ast.With, ast.AsyncWith)):  # its body always runs
             known |= inside
+
+
+def only_seeds(function: ast.FunctionDef, parameter: str) -> bool:
+    """Return True if a function reads a parameter only to seed random numbers with it."""
+    calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
+    seeding = [one for one in calls if path_of(one.func).split(".")[-1] in SEEDED_BY]
+    given = {part for one in seeding for part in ast.walk(one)}
+    loads = [one for one in ast.walk(function) if getattr(one, "id", "") == parameter]
+    return bool(loads) and given.issuperset(loads)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fastfeed.diagnose.patches.names import bound, path_of, read
+from fastfeed.diagnose.patches.names import below, bound, only_seeds, path_of
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
-from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
-from fastfeed.diagnose.proof import UNKNOWN, WORDS
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called, started_by
+from fastfeed.diagnose.proof import OTHER_DRAWS, WORDS
 
 COUNTS = ("threads", "processes")
 
@@ -45,8 +45,9 @@ class StartedProducers:
             counted, numbered = counted_around(file, call)
             if counted is not None:
                 title = f"{kind.lower()}s: {file.source(counted)} -> {advice.value}"
-                # a thread that gets its number may read its share: the batches must show it
-                allows = WORDS[: WORDS.index(UNKNOWN)] if numbered else WORDS[:-1]
+                # A thread that gets its number may read its share, and the shares of another number
+                # may leave some out: only the batches show that they do not, random ones never.
+                allows = WORDS[: WORDS.index(OTHER_DRAWS)] if numbered else WORDS[:-1]
                 edit = file.replaced(counted, advice.value)
                 yield Proposal(title, (edit,), advice, allows=allows)
         for _, file, call in case.sites("Pool"):
@@ -74,7 +75,7 @@ class PoolThreads:
 
 def counted_around(file: SourceFile, call: ast.AST) -> tuple[ast.expr | None, bool]:
     """Return the number of `range` in the innermost loop around a call, and whether the loop's own
-    number is read; None without one, and if its name is read elsewhere."""
+    number is read, other than as a seed; None without one, and if its name is read elsewhere."""
     for node in file.ancestors(call):
         if isinstance(node, ast.For):
             loops: list[ast.For | ast.comprehension] = [node]
@@ -89,10 +90,24 @@ def counted_around(file: SourceFile, call: ast.AST) -> tuple[ast.expr | None, bo
                 return _counted_in(file, source.id)
             if isinstance(source, ast.Call) and called(source) == "range" and len(source.args) == 1:
                 counted = source.args[0]
-                numbered = bool(set(bound([one.target])) & read(made))
+                names = set(bound([one.target]))
+                loads = {part for part in below(made) if getattr(part, "id", "") in names}
+                numbered = bool(loads - _seeds_in(file, made))
                 return None if _is_read_elsewhere(file, counted) else counted, numbered
         return None, False
     return None, False
+
+
+def _seeds_in(file: SourceFile, made: list[ast.AST]) -> set[ast.AST]:
+    """Return the nodes of what threads get only as a seed."""
+    started = [given for one in below(made) if (given := started_by(file, one))]
+    return {
+        part
+        for function, given in started
+        for name, value in given.items()
+        if only_seeds(function, name)
+        for part in ast.walk(value)
+    }
 
 
 def _is_read_elsewhere(file: SourceFile, counted: ast.expr) -> bool:

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 from fastfeed.errors import OptionError
 
 Statement = TypeVar("Statement", bound=ast.AST)
+WORKERS = ("Thread", "Process")
 BLANKS = frozenset(
     (
         *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
@@ -197,6 +198,29 @@ def called(call: ast.Call) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def started_by(
+    file: SourceFile, call: ast.AST
+) -> tuple[ast.FunctionDef, dict[str, ast.expr]] | None:
+    """Return the function that a call of Thread or Process runs, and its arguments by parameter;
+    None for another call, a function of another file, and arguments in another form."""
+    if not isinstance(call, ast.Call) or called(call) not in WORKERS:
+        return None
+    given = {one.arg: one.value for one in call.keywords}
+    target = getattr(given.get("target"), "id", "")
+    functions = [
+        one
+        for one in ast.walk(file.tree)
+        if isinstance(one, ast.FunctionDef) and one.name == target
+    ]
+    arguments = given.get("args", ast.Tuple([], ast.Load()))
+    if len(functions) != 1 or "kwargs" in given or not isinstance(arguments, (ast.Tuple, ast.List)):
+        return None
+    parameters = [one.arg for one in functions[0].args.args]
+    if len(parameters) != len(arguments.elts):
+        return None
+    return functions[0], dict(zip(parameters, arguments.elts, strict=True))
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:

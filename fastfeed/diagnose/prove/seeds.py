@@ -12,18 +12,11 @@ from typing import Any
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
+from fastfeed.diagnose.proof import SEEDERS
 
 SHIFT = 7_919  # for other random numbers
 FIRST_SEED = 1 << 20  # seed of the first generator without one
 OF_ALL = ("seed", "manual_seed", "set_seed")  # of the generator of the module
-# Functions of a seed, by the module whose import is waited for.
-SEEDERS = {
-    "numpy.random": ("seed", "default_rng"),
-    "torch": ("manual_seed",),
-    "tensorflow.random": ("set_seed",),
-    "tensorflow.compat.v1": ("set_random_seed",),
-    "jax.random": ("PRNGKey", "key"),
-}
 
 
 def set_seeds(log: HookLog, *, shift: int = 0) -> None:

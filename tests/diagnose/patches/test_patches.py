@@ -24,6 +24,8 @@ from fastfeed.diagnose.patches.source_file import edited
 from fastfeed.diagnose.proof import WORDS
 from tests.diagnose.patches.patching import Script, added, applied
 
+DRAWS = "def go(seed):\n    rng = np.random.default_rng((seed, 1))\n    put(rng)\n"
+READS = "def go(i):\n    rng = np.random.default_rng(i)\n    put(rng, files[i])\n"
 LOADER = dedent(
     """
     import torch
@@ -136,9 +138,16 @@ def test_threads_that_a_loop_starts_are_more(tmp_path: Path, text: str, after: s
 @pytest.mark.parametrize(
     ("text", "allowed"),
     [
-        ("for i in range(2):\n    Thread(target=go, args=(i,)).start()\n", WORDS[:3]),
+        ("for i in range(2):\n    Thread(target=go, args=(i,)).start()\n", WORDS[:2]),
+        (f"{DRAWS}for i in range(2):\n    Thread(target=go, args=(i,)).start()\n", WORDS[:4]),
+        (
+            f"{DRAWS}ts = [Thread(target=go, args=(i,)) for i in range(2)]\n"
+            "for t in ts:\n    t.start()\n",
+            WORDS[:4],
+        ),
+        (f"{READS}for i in range(2):\n    Thread(target=go, args=(i,)).start()\n", WORDS[:2]),
         ("ts = [Thread(target=go) for _ in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:4]),
-        ("ts = [Thread(args=(i,)) for i in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:3]),
+        ("ts = [Thread(args=(i,)) for i in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:2]),
         ("for _ in range(n):\n    Thread(target=go).start()\nshare = files[::n]\n", None),
     ],
 )

@@ -2,8 +2,8 @@
 
     python -m bench.figures
 
-These are docs/comparison.md, the tables of bench/results/README.md with their pictures, and the
-figures of README.md. A document has a picture if there is one beside it.
+These are docs/comparison.md, the pictures of docs, the tables of bench/results/README.md with their
+pictures, and the figures of README.md. A document has a picture if there is one beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import statistics
 from typing import Any
 
-from bench import comparison, fill, report
+from bench import comparison, fill, pictures, report
 from bench.comparison import FIGURES
 from bench.results import read
 from bench.rounds import ROOT
@@ -28,6 +28,7 @@ def main() -> None:
     fill.fill_page(FIGURES / f"{kind}.json" for kind in fill.kinds(fill.PAGE.read_text()))
     for picture in sorted(FIGURES.glob("*.png")):
         report.plot(read(picture.with_suffix(".json")), FIGURES)
+    pictures.draw_all()
     README.write_text(with_figures(README.read_text()))
 
 

@@ -6,7 +6,9 @@
 of a batch of any size into the training process ("fastfeed", the plain loop) and on into
 TensorFlow. "from_generator" reads a generator of ready arrays: at addresses that TensorFlow takes
 without a copy ("aligned"), and as numpy allocates them. "over a counter":
-Dataset.counter().map(...) with a Python function that takes the same arrays.
+Dataset.counter().map(...) with a Python function that takes the same arrays. "An empty Python
+function": the same map as runner.dataset(), of a function that does nothing: what TensorFlow's own
+call costs.
 
 "From two processes": every batch is written by its worker. "Python": a batch costs 5 ms of Python.
 "Keras": the time of a step of fit(), whose batches cost three fifths of that in Python; one core is
@@ -45,6 +47,7 @@ HAND, RATE, PYTHON, KERAS = (
     "Keras fit",
 )
 LOOPS, SESSION = "9.6 MB into PyTorch and JAX", "A session of TensorFlow 1, {}"
+EMPTY = "map of an empty Python function"
 LOOP_OF = 50  # elements for each call of a tf.function
 PYTHON_S = 0.005
 Step = Callable[[], int]  # takes some elements, and says how many
@@ -58,7 +61,7 @@ def cells_for(given: argparse.Namespace) -> list[Cell]:
         for name in WAYS:
             spec = {**run, "way": name, "work": work, "filled": False}
             cells.append(Cell(Row(HAND.format(size), name, 0, "µs"), {**spec, "invert": True}, 1e6))
-        for name in (n for n in WAYS if n.startswith((OURS, "runner"))):
+        for name in (n for n in WAYS if n.startswith((OURS, "runner", EMPTY))):
             spec = {**run, "way": name, "work": work, "filled": True}
             cells.append(
                 Cell(Row(RATE.format(size), name, 2, "GB/s"), spec, Ready(shape).nbytes / 1e9)
@@ -244,6 +247,31 @@ def nothing(work: Work, filled: bool) -> Iterator[Step]:
     yield _each(iter(_quiet(tf.data.Dataset.range(2**60))))
 
 
+@contextmanager
+def empty_call(work: Work, filled: bool) -> Iterator[Step]:
+    """The map that runner.dataset() is, with a function that returns arrays that lie ready."""
+    import tensorflow as tf
+
+    ready, signature = next(arrays_of(work, aligned=True)), _signature(work)
+    dtypes = [spec.dtype for spec in signature]
+
+    def following(_: Any) -> Any:
+        return tf.numpy_function(lambda: list(ready), [], dtypes)
+
+    variant = tf.raw_ops.MapDataset(
+        input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(2**60)),
+        other_arguments=[],
+        f=tf.function(
+            following, input_signature=[tf.TensorSpec((), tf.int64)]
+        ).get_concrete_function(),
+        output_types=dtypes,
+        output_shapes=[spec.shape for spec in signature],
+        use_inter_op_parallelism=False,
+        preserve_cardinality=False,
+    )
+    yield _each(iter(_quiet(tf.data.experimental.from_variant(variant, signature))))
+
+
 def _signature(work: Work) -> Any:
     import tensorflow as tf
 
@@ -269,6 +297,7 @@ WAYS: dict[str, Any] = {
     "from_generator": generator(aligned=False),
     "numpy_function over a counter": counter(dlpack=False),
     "dlpack over a counter": counter(dlpack=True),
+    EMPTY: empty_call,
     "Dataset.range, no Python": nothing,
 }
 

@@ -2,7 +2,7 @@
 
     python -m bench.tune --output FOLDER [CASE ...]
     python -m bench.tune --output FOLDER --report
-    python -m bench.tune --picture docs/auto.png
+    python -m bench.tune --search bench/results/auto.json    # of docs/auto.png
 
 A case is work of a batch and a step. Every fixed number of threads and processes is measured, then
 `threads="auto"` and `workers="auto"` after 20 s of search, and what other libraries choose. Each
@@ -247,10 +247,8 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
-def picture(path: Path) -> None:
-    """Draw the number of threads and the steps/s of a minute in which batches become slower."""
-    import matplotlib.figure
-
+def search() -> dict[str, list[float]]:
+    """Return seconds, steps and threads of a minute in which batches become slower."""
     from fastfeed import FeedRunner
 
     seconds = [0.05]
@@ -270,13 +268,21 @@ def picture(path: Path) -> None:
                 seen.append((now_s, steps, int(runner.options.threads)))
             if now_s > 60:
                 break
-    times, steps_until, counts = zip(*seen, strict=True)
-    figure = matplotlib.figure.Figure(figsize=(8, 3.6), layout="constrained")
+    names = ("seconds", "steps", "threads")
+    return dict(zip(names, map(list, zip(*seen, strict=True)), strict=True))
+
+
+def draw(found: dict[str, list[float]], path: Path) -> None:
+    """Draw the number of threads and the steps/s of a search."""
+    from matplotlib.figure import Figure
+
+    times = found["seconds"]
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
     rates, threads = figure.subplots(2, 1, sharex=True)
-    rates.plot(times[1:], np.diff(steps_until) / np.diff(times), color="#1b6ca8")
+    rates.plot(times[1:], np.diff(found["steps"]) / np.diff(times), color="#1b6ca8")
     rates.set_ylabel("steps/s")
     rates.set_title('threads="auto": a batch takes 50 ms, after 30 s it takes 100 ms; a step 5 ms')
-    threads.step(times, counts, where="post", color="#2a8c4a")
+    threads.step(times, found["threads"], where="post", color="#2a8c4a")
     threads.set_ylabel("threads")
     threads.set_xlabel("seconds")
     for axes in (rates, threads):
@@ -293,10 +299,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--report", action="store_true", help="print what was measured")
     parser.add_argument("--one", metavar="WAY", help="measure one way in this process")
-    parser.add_argument("--picture", type=Path, help="draw the search of a training to this file")
+    parser.add_argument("--search", type=Path, help="write the search of a training to this file")
     given = parser.parse_args()
-    if given.picture:
-        picture(given.picture)
+    if given.search:
+        given.search.write_text(json.dumps(search()) + "\n")
         return
     if given.one:
         print(one(given.cases[0], given.one, seconds=given.seconds))

@@ -27,7 +27,7 @@ from fastfeed.probes.machine_log import cores
 from fastfeed.source import CallableSource, Source, source_from
 
 PROFILE_LIMIT_S = 2.0
-PROFILED_BATCHES = 500
+ENOUGH_BATCHES, ENOUGH_S = 30, 0.5  # from which a batch is known well enough
 MOST_PROFILED = 16  # producers, where nothing says how many a training needs
 BETTER = 1.1  # rate of processes, as a factor of that of threads, that is worth their copies
 
@@ -72,13 +72,13 @@ class FeedProfile:
     @property
     def choice(self) -> Producers:
         """The producers that suit the source: threads, unless processes are a tenth faster, or the
-        threads hold the interpreter lock so long that steps wait for it."""
+        threads fill the cores. A step in the same process would then wait for their lock, and its
+        native pools spin against theirs."""
         threads, processes = self.best(processes=False), self.best(processes=True)
-        held = self.rate(threads) * self.lock_s  # share of the time
         gains = self.rate(processes) > BETTER * self.rate(threads)
         # what is still faster with the most threads waits, and no step needs so many
-        slows = held > BUSY and threads.count < MOST_PROFILED
-        return processes if ON_LINUX and (gains or slows) else threads
+        fills = self.rate(threads) * self.cpu_s > BUSY and threads.count < MOST_PROFILED
+        return processes if ON_LINUX and (gains or (fills and lock_is_on())) else threads
 
     @property
     def why(self) -> str:
@@ -133,8 +133,8 @@ def profiled(
     begin_s, begin_cpu_s, taken = time.perf_counter(), time.process_time(), 0
     try:
         feed.start()
-        while taken < PROFILED_BATCHES and time.perf_counter() - begin_s < seconds:
-            if feed.take() is None:
+        while (took_s := time.perf_counter() - begin_s) < seconds:
+            if (taken >= ENOUGH_BATCHES and took_s >= ENOUGH_S) or feed.take() is None:
                 break
             taken += 1
     except FeedTimeout:

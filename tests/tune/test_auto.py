@@ -183,8 +183,7 @@ PYTHON, NATIVE, WAITS = (
     ("cost", "best"),
     [
         (PYTHON, Producers(1, 4)),
-        (NATIVE, Producers(4)),
-        (costing(lock_s=0.0014, cpu_s=0.01), Producers(1, 4)),  # a step would wait for it
+        (NATIVE, Producers(1, 4)),  # a step would wait for its cores
         (WAITS, Producers(16)),
         (costing(lock_s=0.0003, cpu_s=0.0004), Producers(16)),
     ],
@@ -194,9 +193,9 @@ def test_the_kind_suits_the_work(cost: FeedProfile, best: Producers) -> None:
     assert str(best) in str(cost)
 
 
-@pytest.fixture(params=["python", "native"])
+@pytest.fixture(params=["python", "waits"])
 def cost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    found = PYTHON if request.param == "python" else NATIVE
+    found = PYTHON if request.param == "python" else WAITS
     monkeypatch.setattr("fastfeed.tune.profile.profiled", lambda given, options: found)
     return str(request.param)
 
@@ -230,6 +229,7 @@ def test_without_a_lock_threads_suit_python_code(monkeypatch: pytest.MonkeyPatch
     assert _profile_of(made, 1.0, step_s=0.0).choice.processes > 0
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     assert _profile_of(made, 1.0, step_s=0.0).choice.processes == 0
+    assert NATIVE.choice == Producers(4)
 
 
 def test_an_item_that_takes_long_is_known_to_wait() -> None:

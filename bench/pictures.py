@@ -27,7 +27,7 @@ def draw_all() -> None:
 
 
 def _bench(found: dict[str, Any], path: Path) -> None:
-    """Draw steps/s and starvation against producer threads, from the results of `fastfeed bench`."""
+    """Draw steps/s and starvation against producer threads, from results of `fastfeed bench`."""
     from matplotlib.figure import Figure
 
     figure = Figure((9, 3.8), layout="constrained")

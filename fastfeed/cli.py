@@ -330,6 +330,13 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
             "--prove, and its options --budget, --apply, --also-rarer and --prove-env, need a "
             "SCRIPT to run: fastfeed diagnose --prove -- train.py"
         )
+    from fastfeed.core.unix import ON_LINUX
+
+    if not ON_LINUX:
+        raise OptionError(
+            "fastfeed diagnose requires Linux, whose /proc shows what threads and processes wait "
+            "for. Elsewhere fastfeed.watch(loader) measures the steps and their waits"
+        )
     from fastfeed.diagnose.run import command
 
     if replay:

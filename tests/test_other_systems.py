@@ -28,6 +28,15 @@ for option in ({"processes": 2}, {"metrics": "prometheus:0"}):
     else:
         raise AssertionError(option)
 """
+DIAGNOSIS = """
+import sys
+from fastfeed.cli import main
+sys.argv[0] = "fastfeed"
+try:
+    main(["diagnose", "--", "train.py"])
+except SystemExit as end:
+    assert end.code == 2, end
+"""
 BENCHMARK = """
 from fastfeed.cli import main
 main("bench --workload sleep:1ms --consumer sim:2ms --threads 2 --seconds 0.2 --repeats 1".split())
@@ -56,6 +65,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
     [
         pytest.param(LOOP, id="loop"),
         pytest.param(REFUSALS, id="refusals"),
+        pytest.param(DIAGNOSIS, id="diagnosis"),
         pytest.param(BENCHMARK, id="benchmark", marks=pytest.mark.slow),
         pytest.param(SINKS, id="sinks", marks=pytest.mark.slow),
     ],

@@ -12,6 +12,7 @@ STARVING = 0.02  # starvation from which more producers may gain
 CLEAR = 2.0  # standard errors of a difference that is no noise
 MAX_ALTERNATIONS = 3  # windows of a number that is hard to tell from the kept one
 MAX_GROWTH = 4.0  # of the number in one step
+BLOCKED = 0.1  # share of their time for which producers without room are many enough
 SPARE = 1.1  # producers above the number that the means ask for: batches differ
 
 
@@ -24,6 +25,11 @@ class TrainingWindow(NamedTuple):
     error: float
     starvation: float
     used: float
+
+    @property
+    def held_up(self) -> bool:
+        """True if steps wait while producers have no room: what is ready waits for a late batch."""
+        return self.starvation > STARVING and self.used < 1 - BLOCKED
 
 
 class Comparison(NamedTuple):

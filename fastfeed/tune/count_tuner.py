@@ -129,6 +129,18 @@ class CountTuner:
         """True while windows are short."""
         return not self._search.over
 
+    @property
+    def held_up(self) -> str:
+        """What the order of the batches costs with the number that was found, in words; "" if
+        nothing is seen of it."""
+        found = self._reference
+        if found is None or self.searches or not found.held_up:
+            return ""
+        return (
+            f"steps wait for {found.starvation:.0%} of the time, and producers for room for "
+            f"{1 - found.used:.0%} of theirs"
+        )
+
     def look(self, now: Snapshot, now_s: float) -> int:
         """Return the number of producers to have from now on."""
         self._now, self._now_s = now, now_s

@@ -20,6 +20,7 @@ LOG = logging.getLogger("fastfeed")
 SEARCH_POLL_S, STEADY_POLL_S = 0.1, 0.5  # a look takes 0.1 ms, 1 ms in a session
 START_LIMIT_S = 30.0  # most that a new producer is waited for
 JOIN_S = 1.0
+PROPOSAL = "order=Reorder(window=64) would let batches that are ready pass a late one"
 
 
 class TunedStream(Protocol):
@@ -48,6 +49,7 @@ class TuningThread:
         self._past = past  # decisions of earlier feeds, and threads
         self._begin_s = time.perf_counter() - (past[-1].seconds if past else 0.0)
         self._changed_s = -START_LIMIT_S
+        self._proposed = False
         self._searches = True  # until the number that was found is there
         self._over = threading.Event()
         weakref.finalize(stream, self._over.set).atexit = False
@@ -117,6 +119,10 @@ class TuningThread:
                 LOG.info("%s=%d: %s", self.knob, wanted, error)
                 self._limits.refuse(wanted)
         self._searches = self._tuner.searches
+        held_up = "" if self._proposed or stream.options.order != "kept" else self._tuner.held_up
+        if held_up:
+            self._proposed = True
+            LOG.info("%s: %s; %s", self.knob, held_up, PROPOSAL)
         for decision in self._tuner.history[-1:]:
             if decision.seconds == now_s:
                 LOG.info("%s", decision)

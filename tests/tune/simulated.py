@@ -18,6 +18,8 @@ class SimulatedTraining:
 
     def __init__(self, rate: Curve, *, step_s: float, count: int = 1, most: int = 64) -> None:
         self.rate = rate
+        self.late_every, self.late_s = 0, 0.0  # batches that come late, and how late
+        self._comes_s = 0.0  # when the next one to take comes, if it is late
         self.step_s = step_s
         self.count = count
         self.most = most
@@ -47,6 +49,11 @@ class SimulatedTraining:
         return (self._taken - taken) / seconds
 
     @property
+    def held_up(self) -> str:
+        """What the tuner says of late batches."""
+        return self._tuner.held_up
+
+    @property
     def best(self) -> float:
         """The steps/s of the best number."""
         return min(1 / self.step_s, max(self.rate(n) for n in range(1, self.most + 1)))
@@ -58,7 +65,8 @@ class SimulatedTraining:
             ready = self._made - self._taken
             rate = self.rate(self.count) if ready < DEPTH else 0.0
             made_s = self.now_s + (1 - self._progress) / rate if rate else math.inf
-            taken_s = max(self.now_s, self._ready_s, self.paused_until_s) if ready else math.inf
+            asked_s = max(self.now_s, self._ready_s, self.paused_until_s, self._comes_s)
+            taken_s = asked_s if ready else math.inf
             at_s = min(made_s, taken_s, end_s)
             self._progress += (at_s - self.now_s) * rate
             self._busy_s += (at_s - self.now_s) * self.count * bool(rate)
@@ -77,6 +85,8 @@ class SimulatedTraining:
         elif self.now_s > self.paused_until_s:
             self._wait_s += self.now_s - self._ready_s
         self._taken += 1
+        if self.late_every and self._taken % self.late_every == 0:
+            self._comes_s = self.now_s + self.late_s
         self._last_s = self.now_s
         self._ready_s = self.now_s + self.step_s
 

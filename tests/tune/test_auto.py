@@ -47,6 +47,19 @@ def script(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
+def test_an_order_that_costs_is_told_and_stays(
+    script: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(CountTuner, "held_up", "steps wait")
+    with (
+        caplog.at_level(logging.INFO, "fastfeed"),
+        FeedRunner(RECORDS, batch_size=1, epochs=None, threads="auto") as runner,
+    ):
+        next(iter(runner))
+        until(lambda: any("order=Reorder(" in one for one in caplog.messages), "the log")
+        assert runner.options.order == "kept" and not runner.tuning()
+
+
 def tuners() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name == "fastfeed-tuner"]
 

@@ -37,6 +37,14 @@ def test_the_best_number_is_found_in_20_seconds(rate: Curve, step_s: float) -> N
     training = SimulatedTraining(rate, step_s=step_s)
     training.run(20)
     assert training.run(30) >= 0.95 * training.best, training.history
+    assert not training.held_up
+
+
+def test_batches_that_come_late_are_seen() -> None:
+    training = SimulatedTraining(waiting(0.02), step_s=0.005)
+    training.late_every, training.late_s = 50, 0.15
+    training.run(60)
+    assert training.held_up.startswith("steps wait for "), training.history
 
 
 def test_a_lock_is_found_from_above() -> None:

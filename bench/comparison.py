@@ -334,6 +334,19 @@ def versions(found: dict[str, Any]) -> str:
     return ", ".join(f"{name} {' and '.join(sorted(of))}" for name, of in sorted(every.items()))
 
 
+def rendered(template: str, **values: Any) -> str:
+    """The text of a page from its template below bench."""
+    environment = Environment(
+        loader=FileSystemLoader(ROOT / "bench"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["wrapped"] = wrapped
+    return environment.get_template(template).render(values)
+
+
 def page() -> str:
     """The text of docs/comparison.md."""
     found = documents()
@@ -343,15 +356,8 @@ def page() -> str:
     better = [c for c in every if c.apart and c.factor > 1]
     same = [c for c in every if not c.apart]
     sources: dict[str, str] = {}
-    environment = Environment(
-        loader=FileSystemLoader(ROOT / "bench"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters["wrapped"] = wrapped
-    return environment.get_template("comparison.jinja").render(
+    return rendered(
+        "comparison.jinja",
         counts={"all": len(every), "worse": len(worse), "better": len(better), "same": len(same)},
         worse=contest_table(worse, "others are better by"),
         better=contest_table(better, "fastfeed is better by"),

@@ -2,8 +2,9 @@
 
     python -m bench.figures
 
-These are docs/comparison.md, the pictures of docs, the tables of bench/results/README.md with their
-pictures, and the figures of README.md. A document has a picture if there is one beside it.
+These are docs/comparison.md, docs/trainings.md, the pictures of docs, the tables of
+bench/results/README.md with their pictures, and the figures of README.md. A document has a picture
+if there is one beside it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bench import comparison, fill, pictures, report
 from bench.comparison import FIGURES
 from bench.results import read
 from bench.rounds import ROOT
+from bench.trainings import figures as trainings
 
 README = ROOT / "README.md"
 MARKED = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -25,6 +27,7 @@ PROVEN = 0.1  # share that a script loses to input, from which a patch is expect
 
 def main() -> None:
     comparison.COMPARISON.write_text(comparison.page())
+    trainings.PAGE.write_text(trainings.page())
     fill.fill_page(FIGURES / f"{kind}.json" for kind in fill.kinds(fill.PAGE.read_text()))
     for picture in sorted(FIGURES.glob("*.png")):
         report.plot(read(picture.with_suffix(".json")), FIGURES)

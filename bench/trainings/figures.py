@@ -1,4 +1,4 @@
-"""The tables of the comparison, from its document."""
+"""The tables of the comparison, and the page of the docs, from its document."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
+from bench.comparison import FIGURES as RESULTS
+from bench.comparison import lined, rendered
 from bench.report import number
-from bench.results import Row, ratio
+from bench.results import Row, ratio, read
+from bench.rounds import ROOT
 
+PAGE = ROOT / "docs" / "trainings.md"
 HEAD = ("", "s to the target", "steps", "steps/s", "waited", "CPU s", "memory, MB", "lines")
 FIGURES = ("seconds", "steps", "steps_per_s", "starvation", "cpu_s", "memory_mb")
 
@@ -21,6 +25,52 @@ def report(document: dict[str, Any]) -> str:
         if any(row["runs"] for row in rows):
             parts.append(f"{heading(about, rows)}\n\n{table(rows)}\n\n{verdict(rows)}")
     return "\n\n".join(parts)
+
+
+def page() -> str:
+    """Return the page of the docs."""
+    document = read(RESULTS / "trainings.json")
+    about, versions = document["machine"], document["versions"]
+    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return rendered(
+        "trainings/page.jinja",
+        machine=f"{about['cores']} cores of {about['cpu']}, {about['at']}. {told}.",
+        summary=summary(document),
+        report=report(document),
+    )
+
+
+def summary(document: dict[str, Any]) -> str:
+    """Return a line for each training: its first form, the best other one, and fastfeed."""
+    lines = []
+    for name, about in document["trainings"].items():
+        rows = [row for row in document["rows"] if row["training"] == name and good_runs(row)]
+        if not rows:
+            continue
+        first, rates = (
+            good_runs(rows[0]),
+            {row["form"]: _median(row, "steps_per_s") for row in rows},
+        )
+        waits, mine = _median(rows[0], "starvation"), {row["form"] for row in rows if row["ours"]}
+        cores = statistics.median(run["cpu_s"] / run["seconds"] for run in first)
+        best = max(rates.keys() - mine, key=lambda form: rates[form])
+        own = max(mine, key=lambda form: rates[form])
+        lines.append(
+            (
+                *(about["title"], f"{rows[0]['form']}: {number(rates[rows[0]['form']])}"),
+                *(f"{waits:.0%}", f"{cores:.1f}", f"{best}: {number(rates[best])}"),
+                f"{own}: {number(rates[own])}",
+                f"{rates[own] / rates[rows[0]['form']]:.2f} ({1 / (1 - waits):.2f})",
+                f"{rates[own] / rates[best]:.2f}",
+            )
+        )
+    head = ("training", "first form: steps/s", "waits", "cores busy", "best other form: steps/s")
+    more = ("fastfeed: steps/s", "times the first form", "times the best other")
+    return lined((*head, *more), lines)
+
+
+def _median(row: dict[str, Any], figure: str) -> float:
+    return statistics.median(run[figure] for run in good_runs(row))
 
 
 def heading(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:

@@ -10,7 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 from fastfeed.core.batch import BatchSpec
 from fastfeed.core.stats import SlotCounts
@@ -18,6 +20,7 @@ from fastfeed.errors import FeedError, OptionError, ProducerError, SpecError, St
 from fastfeed.options import FeedOptions
 from fastfeed.producers.inbox import EpochPlan
 from fastfeed.producers.process.handle import CLOSED_CHANNELS, WorkerChannels, WorkerHandle
+from fastfeed.producers.process.record_list import compact
 from fastfeed.producers.process.ship import pack
 from fastfeed.producers.process.supervisor import SharedWorkers
 from fastfeed.producers.process.work_socket import REPLY, send_message
@@ -144,7 +147,10 @@ class ProcessProducers(WorkerGroup):
     def prepare(self) -> Sequence[WorkerHandle]:
         """Pack the source. Return a handle for each process."""
         source = self._source
-        given = source.function if isinstance(source, CallableSource) else source.reader
+        if isinstance(source, CallableSource):
+            given: Any = source.function
+        else:
+            given = replace(source.reader, data=compact(source.reader.data))
         shipment = pack((given, self._options.shipped()), what="the source")
         self._channels = WorkerChannels(self._receiver.write_end, self._stop, shipment)
         handles = self._add_workers(self._channels)

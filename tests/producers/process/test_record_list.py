@@ -80,7 +80,7 @@ SHARED = ["a word that all records have"] * 1000
         [np.zeros(LARGE_NBYTES, np.uint8)] * MANY,
         [{"number": n, "words": SHARED} for n in range(MANY)],
     ],
-    ids="few tuple class random numpy iterator function large shared".split(),
+    ids=["few", "tuple", "class", "random", "numpy", "iterator", "function", "large", "shared"],
 )
 def test_other_lists_stay_lists(records: Any) -> None:
     assert compact(records) is records

@@ -65,6 +65,9 @@ def grain_loader(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
     worker, whose 500 prefetched elements are meant for records.
     """
     import grain
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()  # of a program that does not begin by absl.app.run
 
     read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)

@@ -47,7 +47,7 @@ def _bench(found: dict[str, Any], path: Path) -> None:
     for axes in (rates, starved):
         axes.set(xlabel="producer threads", xticks=threads)
         axes.grid(alpha=0.3)
-    rates.legend(fontsize="small")
+    rates.legend(fontsize="small", loc="lower right")
     figure.suptitle(f"{found['workload']} into {found['consumer']}", fontweight="bold")
     figure.savefig(path, dpi=120)
 

@@ -25,7 +25,7 @@ from bench.rounds import ROOT
 
 COMPARISON = ROOT / "docs" / "comparison.md"
 FIGURES = ROOT / "bench" / "results"
-FEATURES = "features"
+FEATURES, PROFILERS = "features", "profilers"
 README = "../bench/results/README.md"
 WIDTH = 120
 # what is measured, and the section of bench/results/README.md that has the whole table
@@ -294,6 +294,64 @@ def feature_table(table: dict[str, Any], sources: dict[str, str]) -> str:
     return lined(("", *columns), lines) + "\n\n" + "\n".join(notes)
 
 
+def profiler_table(document: dict[str, Any]) -> str:
+    """How often each tool is right about the limit of a script, and what else it says."""
+    header = ["", "right", "right where the truth is clear", "wrongly called input-limited"]
+    header += ["missed", "names a change", "with its gain", "slower with it"]
+    lines = []
+    for tool in document["rows"][0]["tools"]:
+        cells = [(row, row["tools"][tool]) for row in document["rows"]]
+        limited = [said for row, said in cells if row["limited"]]
+        others = [said.get("limited") is True for row, said in cells if not row["limited"]]
+        slowed = [100 * said["slowed"] for _, said in cells if said["slowed"] is not None]
+        line = [
+            [said["right"] for _, said in cells],
+            [said["right"] for row, said in cells if row["clear"]],
+            others,
+            [said.get("limited") is not True for said in limited],
+            [bool(said.get("change")) for said in limited],
+            [bool(said.get("gain")) for said in limited],
+        ]
+        told = [f"{sum(found)} of {len(found)}" for found in line]
+        lines.append((tool, *told, f"{spread(slowed)} %" if slowed else ""))
+    return lined(header, lines)
+
+
+def profiler_errors(document: dict[str, Any]) -> str:
+    """The scripts that each tool is wrong about, with the share that they lose."""
+    items = []
+    for tool in document["rows"][0]["tools"]:
+        wrong = [row for row in document["rows"] if not row["tools"][tool]["right"]]
+        told = ", ".join(
+            f"`{row['script']}` {row['variant']} ({100 * max(0.0, row['lost']):.0f} %"
+            + ("" if row["tools"][tool].get("limited") is not None else ", nothing said")
+            + ")"
+            for row in wrong
+        )
+        items.append(wrapped(f"- **{tool}** is wrong about {told or 'none'}."))
+    return "\n".join(items)
+
+
+def profiler_facts(document: dict[str, Any]) -> dict[str, Any]:
+    """What the text about the profilers says in figures."""
+    rows, versions = document["rows"], document["versions"]
+    return {
+        "table": profiler_table(document),
+        "errors": profiler_errors(document),
+        "scripts": len({row["script"] for row in rows}),
+        "rows": len(rows),
+        "limited": sum(row["limited"] for row in rows),
+        "close": sum(not row["clear"] for row in rows),
+        "least": f"{100 * document['plan']['limited']:g} %",
+        "between": " to ".join(f"{100 * share:g}" for share in document["plan"]["close"]),
+        "seconds": f"{document['plan']['watched']:g}",
+        "from": {tool: f"{100 * share:g} %" for tool, share in document["plan"]["from"].items()},
+        "cores": document["machine"]["cores"],
+        "at": document["machine"]["at"].split()[0],
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+
+
 def wrapped(text: str) -> str:
     """A paragraph, or an item of a list, in lines of 120 characters."""
     indent = "  " if text.startswith("- ") else ""
@@ -368,6 +426,7 @@ def page() -> str:
         versions=versions(found),
         at=features["at"],
         features={t["name"]: feature_table(t, sources) for t in features["tables"]},
+        profilers=profiler_facts(read(FIGURES / f"{PROFILERS}.json")),
         addresses=addresses(sources),
     )
 

@@ -159,16 +159,18 @@ def _diagnose(name: str, path: Path, *options: str, seconds: float) -> tuple[int
 
 
 def _run(command: list[str], *, limit_s: float) -> tuple[int, str, str]:
-    """Run a command in its own session; return its exit code, output and errors.
+    """Run a command in its own session and folder; return its exit code, output and errors."""
+    with tempfile.TemporaryDirectory(dir=on_disk()) as folder:
+        return run_in(folder, command, limit_s=limit_s)
+
+
+def run_in(folder: str, command: list[str], *, limit_s: float) -> tuple[int, str, str]:
+    """Run a command in its own session in a folder; return its exit code, output and errors.
 
     The whole session is killed at the limit, and the rest of it at the end.
     """
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": str(ROOT)}
-    with (
-        tempfile.TemporaryDirectory(dir=_disk()) as folder,
-        tempfile.TemporaryFile() as o,
-        tempfile.TemporaryFile() as e,
-    ):
+    with tempfile.TemporaryFile() as o, tempfile.TemporaryFile() as e:
         process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=o, stderr=e, start_new_session=True
         )
@@ -181,7 +183,7 @@ def _run(command: list[str], *, limit_s: float) -> tuple[int, str, str]:
         return code, _text(o), _text(e)
 
 
-def _disk() -> str:
+def on_disk() -> str:
     """Return a folder on a real disk for files of scripts; temporary folders may be in memory."""
     folder = ROOT / "build"
     folder.mkdir(exist_ok=True)

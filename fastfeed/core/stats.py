@@ -102,8 +102,9 @@ class Snapshot:
     that are produced and not yet taken. With worker processes, `slots` counts the slots by state,
     and `set_aside` names the items that were given up because they killed their worker repeatedly.
     `remade` counts the damaged records of a cache that were made again. `one_reader`: the source is
-    one iterator, which one producer at a time reads. `taken_s` is `elapsed_s` when the last batch
-    was taken. `tuning`: what was decided where the number of producers is "auto", oldest first.
+    one iterator, which one producer at a time reads, or makes one stream. `taken_s` is `elapsed_s`
+    when the last batch was taken. `tuning`: what was decided where the number of producers is
+    "auto", oldest first.
     """
 
     elapsed_s: float

@@ -62,8 +62,12 @@ class Proof:
     def sentence(self) -> str:
         """What was proven, in one sentence."""
         if not self.diff:
+            rate = f"{self.before:.3g} steps/s as it is"
+            for one in self.tried:
+                if one.speedup is not None and one.interval is not None and one.interval[0] > 1:
+                    return f"Nothing is proven: {rate}; {one.title}, {one.speedup:.2f}x: {one.why}"
             return (
-                f"Nothing that was tried gains: {self.before:.3g} steps/s as it is"
+                f"Nothing that was tried gains: {rate}"
                 if self.tried
                 else "No change of this script could be tried"
             )

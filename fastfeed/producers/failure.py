@@ -116,8 +116,9 @@ class WorkerDeath:
             how = f"was lost {self.reason}"
         elif exit_code is not None:
             how = f"ended with exit code {exit_code}"
+        pid = f"pid {self.pid}" if self.pid else "not started yet"
         return ProducerDied(
-            f"worker process {self.worker} (pid {self.pid}) {how}. "
+            f"worker process {self.worker} ({pid}) {how}. "
             f"In flight: {' and '.join(self.in_flight) or 'nothing'}.\n{self._advice()} "
             'Set on_worker_death="restart" to continue with a new worker.',
             pid=self.pid,

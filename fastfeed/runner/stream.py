@@ -35,6 +35,7 @@ from fastfeed.runner.checkpoint import (
 )
 from fastfeed.source import (
     CachedRecords,
+    CallableSource,
     IndexedSource,
     SharedSource,
     Source,
@@ -267,9 +268,16 @@ class Stream:
         return replace(
             found,
             remade=data.remade if isinstance(data, CachedRecords) else 0,
-            one_reader=isinstance(self.source, SharedSource),
+            one_reader=self._has_one_reader,
             tuning=self.tuning,
         )
+
+    @property
+    def _has_one_reader(self) -> bool:
+        """True if more producers would wait for one iterator, or read copies of one stream."""
+        source = self.source
+        stream = isinstance(source, CallableSource) and not source.takes_worker
+        return isinstance(source, SharedSource) or (stream and self.options.parallel == 1)
 
     @property
     def tuning(self) -> tuple[Decision, ...]:

@@ -45,6 +45,9 @@ def test_counters_before_the_start_are_zero_and_can_be_subtracted() -> None:
     with FeedRunner(few(), threads=1) as runner:
         assert len(list(runner)) == 5
         assert runner.snapshot().one_reader, "the producers share an iterator"
+    with FeedRunner(few, threads=1) as runner:
+        assert len(list(runner)) == 5
+        assert runner.snapshot().one_reader, "another producer would read the same stream"
 
 
 @pytest.mark.parametrize(

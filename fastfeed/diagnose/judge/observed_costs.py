@@ -209,8 +209,8 @@ def _step(observed: Observed, step_s: float, *, core_s: float, lock_s: float) ->
     by_cores *= core_s / max(1e-9, core_s + cpu_s)
     if observed.ceiling.experiment:
         slower_s = max(0.0, mean_s + host_s - pure * (usual_s + host_s))
-    else:  # it waits for what producers have
-        slower_s = min(by_lock + by_cores, usual_s)
+    else:  # it waits for what producers have, if there are any beside it
+        slower_s = 0.0 if alone else min(by_lock + by_cores, usual_s)
         pure *= 1 - slower_s / (usual_s + host_s)
     each = CONTENTION / max(1, observed.evidence.machine.cores - 1)  # it is that of all others
     slowed = observed.slopes(each * min(1.0, cpu_s / usual_s), 1.0)

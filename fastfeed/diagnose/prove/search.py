@@ -23,6 +23,7 @@ DIGEST_STEPS = 260  # most steps in which the first batches are seen
 
 DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
 UNCOMPARED = Sameness("")
+NOT_CONFIRMED = "no time was left to compare its batches, or to run it again: give more --budget"
 
 
 @dataclass
@@ -47,11 +48,16 @@ class Candidate:
         self.why, self.same, self.loss = "", UNCOMPARED, ""
 
     @property
-    def gains(self) -> bool:
-        """True if it is a gain beyond the spread, and nothing speaks against it."""
-        if self.gain is None or self.why or self.kept or not self.rates:
+    def promises(self) -> bool:
+        """True if a run of it was a gain beyond the spread, and nothing speaks against it."""
+        if self.gain is None or self.why or self.kept:
             return False
         return self.gain.interval[0] > 1.0 and self.gain.speedup >= LEAST_GAIN
+
+    @property
+    def gains(self) -> bool:
+        """True if the runs that count for it are such a gain."""
+        return bool(self.rates) and self.promises
 
     def tried(self) -> Tried:
         """Return what became of it."""
@@ -114,6 +120,8 @@ class Search:
             gained = [one for one in self.candidates if one.gains and one.same is not UNCOMPARED]
             for one in sorted(gained, key=lambda one: -_best(one))[:1]:
                 self._keep(one)
+            for one in self.candidates:
+                one.why = NOT_CONFIRMED if one.promises else one.why
             self._leave("no time was left for it")
         except StateError as error:  # a run has changed files of the user's: what is proven stays
             self.failed = "" if self.original else str(error)

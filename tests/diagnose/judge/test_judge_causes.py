@@ -312,3 +312,16 @@ def test_threads_that_get_one_core_between_them_want_the_lock(
     assert found.verdict == verdict
     changes = [*found.recommendations, *found.may_cost]
     assert ("processes" in [one.knob for one in changes]) == (verdict == "input.gil")
+
+
+@pytest.mark.parametrize("queued_s", [0.0, 2.0, 8.0, 30.0])
+def test_a_step_that_waits_for_a_core_is_not_input(queued_s: float) -> None:
+    """Others take the cores while the loop makes its batches between its steps."""
+    loud = replace(MACHINE, cores=2, other_cpu=0.96, own_cpu=0.9, runnable=1.0)
+    busy = {NATIVE: 0.7, RUNNABLE: 0.3}
+    parts = fed_by(0.84, busy, inner=LINE)
+    tasks = (trainer(busy, queued_s=queued_s),)
+    loop = loop_of([0.0] * 250, 8.0, gap_ms=40.0, waits="none", kind="session", buffer=0)
+    found = judged(loop, *tasks, parts=parts, machine=loud)
+    assert found.verdict == "input.serial"
+    assert found.speedup_if_input_free < 1.1 * 48 / 8

@@ -12,7 +12,7 @@ import pytest
 
 from fastfeed.diagnose.patches.proposal import ALIKE, Proposal
 from fastfeed.diagnose.patches.source_file import Edit, edited
-from fastfeed.diagnose.proof import OTHER_DRAWS, SAME
+from fastfeed.diagnose.proof import OTHER_DRAWS, SAME, Proof, Tried
 from fastfeed.diagnose.prove.digests import Digests
 from fastfeed.diagnose.prove.search import Search
 from fastfeed.diagnose.prove.trial import Result
@@ -254,7 +254,9 @@ def test_what_the_budget_leaves_without_a_run_of_its_own_is_not_proven(
             return FakeTrials.rate(trials, edits, **limits)
 
     trials.__class__ = Ending
-    assert [edit.text for edit in searched(trials, proposal("a")).edits] == kept
+    found = searched(trials, proposal("a"))
+    assert [edit.text for edit in found.edits] == kept
+    assert kept or "--budget" in found.candidates[0].why
 
 
 def test_an_interrupt_leaves_what_was_proven() -> None:
@@ -284,3 +286,16 @@ def test_an_original_without_figures_ends_the_search() -> None:
 
     found = searched(Failing({}), proposal("a"))
     assert found.failed == "it raised"
+
+
+@pytest.mark.parametrize(
+    ("interval", "begin"),
+    [
+        ((1.6, 2.3), "Nothing is proven: 4.43 steps/s as it is; num_workers=2, 1.91x: no time"),
+        ((0.9, 1.1), "Nothing that was tried gains: 4.43 steps/s as it is"),
+    ],
+)
+def test_what_gains_and_is_not_kept_is_told(interval: tuple[float, float], begin: str) -> None:
+    tried = (Tried("num_workers=2", 1.91, interval, 1, False, "no time was left"),)
+    proof = Proof(4.43, 4.43, 1.0, (1.0, 1.0), "", "", tried, (), 141.0)
+    assert proof.sentence.startswith(begin)

@@ -32,6 +32,7 @@ from fastfeed.errors import OptionError
 
 RUN_MAIN = "from fastfeed.diagnose.prove.trial_run import main; main()"
 LEAST_STEPS = 5  # that give a rate
+OUTPUT = "output.log"
 ENDS_IN_S = 45.0  # beside its seconds, for imports, a first step and the end
 CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[^\n]*\r")  # of progress bars
 KEPT_LINES = 12  # of its output, for a run that failed
@@ -73,7 +74,7 @@ class Trials:
         failed = self._execute(run, DIAGNOSE, seconds=self._seconds, warmup=warmup)
         path = run.folder / EVIDENCE
         if not path.exists():
-            return failed or "the script ended before its training was seen"
+            return failed or _unseen(run, "the script")
         self.start_s = max(5.0, time.monotonic() - begin_s - self._seconds)
         calls = [CallSite(*one) for one in json.loads((run.folder / CALLS).read_text())]
         calls = [
@@ -108,7 +109,7 @@ class Trials:
             failed = self._execute(run, purpose, seconds=seconds, warmup=warmup)
             path = run.folder / RESULT
             if not path.exists():
-                return Result(failed=failed or "it ended before its training was seen")
+                return Result(failed=failed or _unseen(run, "it"))
             found: dict[str, Any] = json.loads(path.read_text())
         finally:
             run.remove()
@@ -137,7 +138,7 @@ class Trials:
             "edited": run.edited,
             "parent": os.getpid(),
         }
-        log = run.folder / "output.log"
+        log = run.folder / OUTPUT
         with log.open("wb") as output, self._workspace.stdin.open("rb") as given:
             limit_s = seconds + 2 * self.start_s + ENDS_IN_S
             limit_s = max(1.0, min(limit_s, self.end_s - time.monotonic()))
@@ -153,11 +154,18 @@ class Trials:
         self._workspace.check()
         if code is None:
             return f"it was ended after {limit_s:.0f} s without a result"
-        return _last_words(log) if code else ""
+        failed = code and (_last_words(log) or "it ended with an error, and without a word")
+        return failed or ""
+
+
+def _unseen(run: Run, what: str) -> str:
+    """Return that a run ended well and has nothing to say, with the end of its output."""
+    words = _last_words(run.folder / OUTPUT)
+    return f"{what} ended before its training was seen; its last lines: {words or 'none'}"
 
 
 def _last_words(log: Path) -> str:
     """Return the end of a run's output."""
     text = CONTROLS.sub("", log.read_text(errors="replace"))
     lines = [line.rstrip() for line in text.split("\n") if line.strip()]
-    return "\n".join(lines[-KEPT_LINES:]) or "it ended with an error, and without a word"
+    return "\n".join(lines[-KEPT_LINES:])

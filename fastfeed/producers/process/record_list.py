@@ -35,7 +35,7 @@ class RecordList(Sequence[Any]):
             return [self[number] for number in range(*index.indices(len(self)))]
         number = range(len(self))[index]
         begin = self._ends[number - 1] if number else 0
-        return pickle.loads(memoryview(self._pickles[begin : self._ends[number]]))
+        return pickle.loads(self._pickles[begin : self._ends[number]].data)
 
 
 def compact(data: Any) -> Any:

@@ -122,7 +122,7 @@ class Trials:
             names = ", ".join(os.path.basename(one) for one in found["unused"])
             return Result(failed=f"{names}: the script did not import the changed copy of it")
         if purpose == RATE and (len(ends) < LEAST_STEPS or ends[-1] <= ends[0]):
-            what = f"{len(ends)} steps in {seconds:g} s after the warm-up: too few for a rate"
+            what = f"{len(ends)} steps in {seconds:.3g} s after the warm-up: too few for a rate"
             return Result(failed=what)
         return Result(steady_rate(ends)[0] if purpose == RATE else 0.0, digests=digests)
 

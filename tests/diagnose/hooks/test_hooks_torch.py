@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from fastfeed.diagnose.hooks import patches
 from fastfeed.diagnose.hooks import torch as hook
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.patches import RECORDER
 from fastfeed.steps.timeline import Timeline
 
 torch = pytest.importorskip("torch")
 data: Any = pytest.importorskip("torch.utils.data")
+LIMIT_S = 200
 
 
 class Numbers(data.Dataset):  # type: ignore[misc]
@@ -68,28 +69,46 @@ def test_the_same_as_without(log: HookLog) -> None:
     assert loop.where.startswith("test_hooks_torch.py:")
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("persistent", [True, False])
-def test_workers(log: HookLog, persistent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They start for each epoch, or are told that it begins: the loop waits for either."""
-    monkeypatch.setattr(patches, "MIN_MARK_S", 0.0)
-    loader = data.DataLoader(
-        Numbers(), batch_size=2, num_workers=2, persistent_workers=persistent, prefetch_factor=2
+WORKERS = """
+import sys
+from torch.utils import data
+from fastfeed.diagnose.hooks import patches
+from fastfeed.diagnose.hooks import torch as hook
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.steps.timeline import Timeline
+
+persistent, log = sys.argv[1] == "persistent", HookLog(Timeline())
+patches.MIN_MARK_S = 0.0
+hook.install(data.dataloader, log)
+options = {"persistent_workers": persistent, "prefetch_factor": 2}
+loader = data.DataLoader(range(12), batch_size=2, num_workers=2, **options)
+for _ in range(2):
+    assert [n for numbers in loader for n in numbers.tolist()] == list(range(12))
+(loop,), marks = log.timeline.loops.values(), log.timeline.marks
+assert (loop.buffer, len(loop.steps)) == (4, 12)
+assert [mark.kind for mark in marks] == ["start", "start", "epoch"]
+assert marks[0].end_s <= loop.steps[0].begin_s
+assert loop.steps[5].end_s <= marks[1].start_s < marks[1].end_s <= loop.steps[6].begin_s
+if persistent:
+    steps = loader._iterator.__dict__[patches.RECORDER]
+    assert not steps.source.reuses_memory and steps.source.idle() is True
+"""
+
+
+@pytest.mark.parametrize("kind", ["persistent", "new"])
+def test_workers(kind: str) -> None:
+    """They start for each epoch, or are told that it begins: the loop waits for either.
+
+    They are forked: a process of its own has no threads of other tests, whose locks they inherit.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", WORKERS, kind],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
-    for _ in range(2):
-        assert taken(loader) == list(range(12))
-    (loop,) = log.timeline.loops.values()
-    assert (loop.buffer, len(loop.steps)) == (4, 12)
-    marks = log.timeline.marks
-    assert [mark.kind for mark in marks] == ["start", "start", "epoch"]
-    assert marks[0].end_s <= loop.steps[0].begin_s
-    assert loop.steps[5].end_s <= marks[1].start_s < marks[1].end_s <= loop.steps[6].begin_s
-    if not persistent:
-        return
-    steps = loader._iterator.__dict__[RECORDER]
-    assert not steps.source.reuses_memory
-    assert steps.source.idle() is True
-    loader._iterator._shutdown_workers()
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_version_that_nobody_knows(log: HookLog) -> None:

@@ -12,7 +12,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import process, spawn
 from typing import Any
@@ -251,17 +250,25 @@ def test_a_forked_child_leaves_the_block_at_once(monkeypatch: pytest.MonkeyPatch
     assert "without a report" not in str(report)
 
 
-def test_a_forked_child_may_have_a_block_of_its_own() -> None:
-    with fastfeed.diagnose():
-        child = os.fork()
-        if not child:
-            code = 1
-            with suppress(BaseException):
-                with fastfeed.diagnose() as own:
-                    train(3)
-                code = int("without a report" in str(own))
+FORKS = """
+import os, fastfeed
+with fastfeed.diagnose():
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            with fastfeed.diagnose() as own:
+                for _ in fastfeed.watch(range(3)): pass
+            code = int("without a report" in str(own))
+        finally:
             os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_child_may_have_a_block_of_its_own() -> None:
+    code, _, err = ended(sys.executable, "-c", FORKS)
+    assert code == 0, err
 
 
 def test_a_block_in_a_script_under_diagnosis_is_refused() -> None:

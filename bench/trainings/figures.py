@@ -47,26 +47,24 @@ def summary(document: dict[str, Any]) -> str:
         rows = [row for row in document["rows"] if row["training"] == name and good_runs(row)]
         if not rows:
             continue
-        first, rates = (
-            good_runs(rows[0]),
-            {row["form"]: _median(row, "steps_per_s") for row in rows},
-        )
-        waits, mine = _median(rows[0], "starvation"), {row["form"] for row in rows if row["ours"]}
-        cores = statistics.median(run["cpu_s"] / run["seconds"] for run in first)
+        rates, mine = _rates(rows), {row["form"] for row in rows if row["ours"]}
+        first, waits = rows[0]["form"], _median(rows[0], "starvation")
         best = max(rates.keys() - mine, key=lambda form: rates[form])
         own = max(mine, key=lambda form: rates[form])
         lines.append(
             (
-                *(about["title"], f"{rows[0]['form']}: {number(rates[rows[0]['form']])}"),
-                *(f"{waits:.0%}", f"{cores:.1f}", f"{best}: {number(rates[best])}"),
-                f"{own}: {number(rates[own])}",
-                f"{rates[own] / rates[rows[0]['form']]:.2f} ({1 / (1 - waits):.2f})",
-                f"{rates[own] / rates[best]:.2f}",
+                *(about["title"], f"{first}: {number(rates[first])}", f"{waits:.0%}"),
+                f"{own.removeprefix('fastfeed, ')}: {number(rates[own])}",
+                f"{rates[own] / rates[first]:.2f} ({1 / (1 - waits):.2f})",
+                f"{rates[own] / rates[best]:.2f} ({best})",
             )
         )
-    head = ("training", "first form: steps/s", "waits", "cores busy", "best other form: steps/s")
-    more = ("fastfeed: steps/s", "times the first form", "times the best other")
-    return lined((*head, *more), lines)
+    head = ("training", "first form: steps/s", "waits", "fastfeed: steps/s")
+    return lined((*head, "times the first form", "times the best other form"), lines)
+
+
+def _rates(rows: list[dict[str, Any]]) -> dict[str, float]:
+    return {row["form"]: _median(row, "steps_per_s") for row in rows}
 
 
 def _median(row: dict[str, Any], figure: str) -> float:

@@ -167,7 +167,8 @@ def test_nothing_of_the_start_of_tensorflow_is_shown() -> None:
     pytest.importorskip("tensorflow")
     done = run("bench", "--threads", "1", "--consumer", "mnist", *QUICK[2:])
     assert done.returncode == 0, done.stderr
-    assert "oneDNN" not in done.stderr and "cpu_feature_guard" not in done.stderr
+    # where oneDNN is on by default, for its processor, TensorFlow 2.21 says so at every level
+    assert "cpu_feature_guard" not in done.stderr and "rebuild TensorFlow" not in done.stderr
 
 
 # All in one interpreter, because its start takes most of the time of a refusal.

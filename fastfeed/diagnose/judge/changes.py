@@ -74,7 +74,7 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
         return []
     local = producers.count - producers.remote if producers.remote else 0  # these stay
     knob, text = _in_words(case, count - local, processes=processes)
-    if now.reader:
+    if now.reader and count > 1:
         text = f"let each producer read its share, in a function that takes `worker`, and {text}"
     why = _limits(feeds, count, now=now)
     if held and producers.kind != "processes":

@@ -10,7 +10,12 @@ from fastfeed.diagnose.proof import SEEDED_KINDS, SEEDERS
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 LOOPS = (ast.For, ast.AsyncFor)
-SEEDED_BY = {*SEEDED_KINDS, *(name for names in SEEDERS.values() for name in names)}
+# Ends of the names of what seeds; a bare `seed` or `key` may be a function of the user's own.
+SEEDED_BY = tuple(
+    f".{module.split('.')[-1]}.{name}" if name in ("seed", "key") else f".{name}"
+    for module, names in {"": SEEDED_KINDS, "random": ("seed",), **SEEDERS}.items()
+    for name in names
+)
 OWNER = "self"  # what its methods change is unknown; a run shows it
 
 
@@ -120,7 +125,7 @@ def _follow(statements: Iterable[ast.stmt], *, known: set[str], found: set[str])
 def only_seeds(function: ast.FunctionDef, parameter: str) -> bool:
     """Return True if a function reads a parameter only to seed random numbers with it."""
     calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
-    seeding = [one for one in calls if path_of(one.func).split(".")[-1] in SEEDED_BY]
+    seeding = [one for one in calls if f".{path_of(one.func)}".endswith(SEEDED_BY)]
     given = {part for one in seeding for part in ast.walk(one)}
     loads = [one for one in ast.walk(function) if getattr(one, "id", "") == parameter]
     return bool(loads) and given.issuperset(loads)

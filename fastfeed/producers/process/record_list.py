@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.producers.process.ship import LARGE_NBYTES, MAIN, PROTOCOL
+from fastfeed.producers.process.ship import LARGE_NBYTES, PROTOCOL
 
 MANY = 10_000  # records, from which a worker would take milliseconds to unpickle them
 SAMPLE = 100  # records, which together may be so many times smaller than one by one
 MOST_REPEATED = 2.0
 # Values of these modules are what they are: two copies of one are as good as itself.
-PLAIN = ("builtins", "numpy", "datetime", "pathlib", "decimal", "fractions", "uuid", "collections")
+PLAIN = {"builtins", "numpy", "datetime", "pathlib", "decimal", "fractions", "uuid", "collections"}
+PLAIN.add("copyreg")  # which pickles of some of them call
 
 
 class RecordList(Sequence[Any]):
@@ -70,11 +71,9 @@ class _PlainPickler(pickle.Pickler):
         super().__init__(memory, PROTOCOL, buffer_callback=_refuse_large)
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
-            plain = value.__module__ not in MAIN
-        else:
-            module = type(value).__module__
-            plain = module.partition(".")[0] in PLAIN and not module.startswith("numpy.random")
+        by_name = isinstance(value, (type, FunctionType, BuiltinFunctionType))
+        module = (value if by_name else type(value)).__module__ or "builtins"
+        plain = module.split(".")[0] in PLAIN and not module.startswith("numpy.random")
         if not plain or hasattr(type(value), "__next__"):
             raise TypeError(f"{type(value).__name__} is no plain value")
         return NotImplemented

@@ -25,6 +25,7 @@ from fastfeed.diagnose.proof import WORDS
 from tests.diagnose.patches.patching import Script, added, applied
 
 DRAWS = "def go(seed):\n    rng = np.random.default_rng((seed, 1))\n    put(rng)\n"
+KEYS = "def go(i):\n    put(key(i), store.seed(i))\n"
 READS = "def go(i):\n    rng = np.random.default_rng(i)\n    put(rng, files[i])\n"
 LOADER = dedent(
     """
@@ -145,6 +146,7 @@ def test_threads_that_a_loop_starts_are_more(tmp_path: Path, text: str, after: s
             "for t in ts:\n    t.start()\n",
             WORDS[:4],
         ),
+        (f"{KEYS}for i in range(2):\n    Thread(target=go, args=(i,)).start()\n", WORDS[:2]),
         (f"{READS}for i in range(2):\n    Thread(target=go, args=(i,)).start()\n", WORDS[:2]),
         ("ts = [Thread(target=go) for _ in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:4]),
         ("ts = [Thread(args=(i,)) for i in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:2]),

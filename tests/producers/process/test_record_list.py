@@ -77,10 +77,22 @@ SHARED = ["a word that all records have"] * 1000
         [np.random.RandomState(0)] * MANY,
         [iter([1, 2])] * MANY,
         [lambda: 1] * MANY,
+        [FeedRunner] * MANY,
         [np.zeros(LARGE_NBYTES, np.uint8)] * MANY,
         [{"number": n, "words": SHARED} for n in range(MANY)],
     ],
-    ids=["few", "tuple", "class", "random", "numpy", "iterator", "function", "large", "shared"],
+    ids=[
+        "few",
+        "tuple",
+        "class",
+        "random",
+        "numpy",
+        "iterator",
+        "function",
+        "named",
+        "large",
+        "shared",
+    ],
 )
 def test_other_lists_stay_lists(records: Any) -> None:
     assert compact(records) is records

@@ -18,6 +18,7 @@ from fastfeed.core.batch import Batch
 from fastfeed.core.stats import StageRow
 from fastfeed.core.status import ROOM, waiting
 from fastfeed.errors import ProducerError, ProducerFailed
+from fastfeed.source.stream_comparison import FIRST
 
 # Batches produced before a failure are still delivered for this long; the consumer must get the
 # failure within a second.
@@ -153,6 +154,11 @@ class ReorderBuffer(Generic[T]):
     def waiting(self) -> int:
         """Batches that wait for lower tickets, or epochs of which some wait for the one before."""
         return len(self._early) + len(self._beyond)
+
+    def needs(self, stream: int) -> bool:
+        """Return True if a batch of a suspect must be taken in: the comparison makes no progress
+        without the first few of each stream."""
+        return sum(one[2] == stream for one in self._held) < FIRST
 
     def release(self) -> None:
         """Insert the batches that were held back, of streams that are no suspects any more."""
@@ -321,8 +327,8 @@ class BoundedBuffer(ReorderBuffer[ProducedBatch]):
         False if the feed was stopped."""
         nbytes = produced.batch.nbytes if produced.batch else 0
         with self._lock:
-            if self._full(key, nbytes, epoch=epoch):
-                self._wait_for_room(key, nbytes, row=row, epoch=epoch)
+            if self._full(key, nbytes, epoch=epoch, stream=produced.stream):
+                self._wait_for_room(key, nbytes, row=row, epoch=epoch, stream=produced.stream)
             if self.stopped:
                 return False
             self.depth += produced.batch is not None
@@ -394,7 +400,9 @@ class BoundedBuffer(ReorderBuffer[ProducedBatch]):
         finally:
             self._waiting = False
 
-    def _full(self, key: int, nbytes: int, *, epoch: int) -> bool:
+    def _full(self, key: int, nbytes: int, *, epoch: int, stream: int) -> bool:
+        if stream in self._suspects:
+            return not self.needs(stream)
         if not self.depth or (not self.ready and self._may_leave(key, epoch)):
             return False
         if self.ordered and self.depth < self._max_depth:
@@ -403,12 +411,14 @@ class BoundedBuffer(ReorderBuffer[ProducedBatch]):
             crowded = self.depth >= self.max_batches
         return crowded or self.depth_nbytes + nbytes > self._max_nbytes
 
-    def _wait_for_room(self, key: int, nbytes: int, *, row: StageRow, epoch: int) -> None:
+    def _wait_for_room(
+        self, key: int, nbytes: int, *, row: StageRow, epoch: int, stream: int
+    ) -> None:
         start = time.perf_counter()
         self._blocked.append(key)
         try:
             with waiting(ROOM):
-                while self._full(key, nbytes, epoch=epoch) and not self.stopped:
+                while not self.stopped and self._full(key, nbytes, epoch=epoch, stream=stream):
                     self._room.wait(STOP_CHECK_S)
         finally:
             self._blocked.remove(key)

@@ -30,7 +30,7 @@ from fastfeed.ring.token import FORMAT, SLOT, Token
 NEWS = struct.Struct("<cqII")
 SHORT_NBYTES = 2**12
 GROWTH = 1.5
-NO_NEED = 2**62
+FIRST_NEED, NO_NEED = -1, 2**62  # keys below and above all others
 SLOT_POLL_MS = 1000  # no wait is longer without a check of the state
 # Limit of a wait while a free slot is reserved for another producer, which may no longer need it.
 SHORT_WAIT_MS = 10

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fastfeed.diagnose.hooks import keras_fit as hook
+from fastfeed.diagnose.hooks import patches
 from fastfeed.steps import recorder
 from tests.diagnose.hooked import Clock, loops, watched
 
@@ -21,6 +22,7 @@ Batch = tuple[np.ndarray, np.ndarray]
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     turned = Clock()
     monkeypatch.setattr(hook, "time", turned)
+    monkeypatch.setattr(patches, "time", turned)
     monkeypatch.setattr(recorder, "perf_counter", turned)
     return turned
 
@@ -35,6 +37,9 @@ def train(clock: Clock) -> list[Any]:
     class Work(keras.callbacks.Callback):
         def on_train_batch_end(self, step: int, logs: Any = None) -> None:
             clock.advance(2.0)
+
+        def on_test_end(self, logs: Any = None) -> None:
+            clock.advance(3.0)
 
     keras.utils.set_random_seed(5)
     model = keras.Sequential(

@@ -21,6 +21,8 @@ from fastfeed.producers.reorder import (
     ProducedBatch,
     Timeout,
 )
+from fastfeed.source.stream_comparison import FIRST
+from tests.helpers.dying import until
 
 LONG_S = 60.0
 
@@ -70,6 +72,26 @@ def together(functions: list[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.join()
     return results
+
+
+def test_a_stream_that_is_held_back_waits_after_a_few_batches() -> None:
+    suspects = {1}
+    buffer = BoundedBuffer(2, ordered=False, max_batches=1, max_nbytes=10**6, suspects=suspects)
+
+    def put(count: int, stream: int) -> None:
+        assert buffer.put(made(count)._replace(stream=stream), 0, row=StageRow())
+
+    for count in range(FIRST):
+        put(count, 1)
+    thread = threading.Thread(target=put, args=(FIRST, 1))
+    thread.start()
+    until(lambda: buffer._blocked, "the next batch to wait for room")
+    put(10, 0)
+    assert buffer.ready and number(buffer.take(LONG_S)) == 10
+    suspects.clear()
+    put(11, 0)
+    assert sorted(number(buffer.take(LONG_S)) for _ in range(FIRST + 2)) == [*range(FIRST + 1), 11]
+    thread.join()
 
 
 class ByEpoch(RuleBasedStateMachine):

@@ -21,6 +21,9 @@ from tests.helpers.streams import LIMIT_S
 MIXES = [(3, 0), (1, 2), (2, 2)]
 in_each = pytest.mark.parametrize(("threads", "processes"), MIXES, ids=str)
 GO_ON = threading.Event()  # never set in a worker process, which the end of the test kills
+OPENED = itertools.count()  # in a worker process: streams of `far_ahead`
+COMPARED, FULL = threading.Event(), threading.Event()
+SLOTS = 4  # of two producers with prefetch=1
 
 
 def finite() -> Iterator[np.ndarray]:
@@ -84,6 +87,27 @@ def slow() -> Iterator[np.ndarray]:
     GO_ON.wait()
 
 
+def far_ahead() -> Iterator[np.ndarray]:
+    """Two streams that begin alike; the second has filled the ring before the first makes its
+    second item: see `late`."""
+    first = next(OPENED) == 0
+    if not first:
+        COMPARED.wait(LIMIT_S)
+    for number in itertools.count():
+        if not first and number == SLOTS:
+            FULL.set()
+        yield np.array([-number if first else number])
+
+
+def late(batch: np.ndarray) -> np.ndarray:
+    """A transform; the first item to come is compared, and its batch waits for the other
+    producer."""
+    if not COMPARED.is_set():
+        COMPARED.set()
+        FULL.wait(LIMIT_S)
+    return batch
+
+
 def taken(source: Any, count: int, **options: Any) -> tuple[list[float], OptionError | None]:
     """Return the records of at most `count` batches, and the error that came before."""
     found: list[float] = []
@@ -116,6 +140,12 @@ def test_copies_that_repeat_later_are_refused(threads: int, processes: int, sour
 def test_other_streams_are_read(threads: int, processes: int, *, source: Any) -> None:
     found, error = taken(source, 20, threads=threads, processes=processes)
     assert error is None and found
+
+
+def test_a_stream_that_is_held_back_leaves_slots_for_the_other() -> None:
+    found, error = taken(far_ahead, 20, threads=2, processes=1, transform=late, prefetch=1)
+    assert error is None and len(found) == 20
+    assert found.count(0) == 2 and len(set(found)) == 19
 
 
 @in_each

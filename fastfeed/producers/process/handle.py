@@ -30,7 +30,7 @@ from fastfeed.producers.process.main import STACKS_SIGNAL, WorkerTask
 from fastfeed.producers.process.ship import Shipment
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.memory import CLOSED, Descriptor, Segment, receive
-from fastfeed.ring.reader import RingReader, SlotRef
+from fastfeed.ring.reader import RingReader, SlotRef, copied
 from fastfeed.ring.status_page import NO_ITEM, NOT_IN_FLIGHT, InFlight, StatusPage
 from fastfeed.ring.token import HOLE, LAST_WORDS, Token
 from fastfeed.ring.writer import NEWS, SHORT_NBYTES
@@ -234,14 +234,20 @@ class WorkerHandle:
         """Return the batch that a token announces, and True if it is a copy. `dispatched`: the
         trainer has sent the item to the worker."""
         kind, stream, slot, key, item, rows, room, _ = token
-        batch, copied = None, False
+        batch, is_copy = None, False
         if kind != HOLE and slot >= FIRST_BORROWED:
             batch = self.borrowed.take(slot)
         elif kind != HOLE and self.spec is not None:
-            batch, copied = self.reader.lend(slot, self.spec, rows=rows, room=room)
+            batch, is_copy = self.reader.lend(slot, self.spec, rows=rows, room=room)
         if dispatched:
-            return ProducedBatch(batch, ONLY_STREAM, f"batch {key}", item), copied
-        return ProducedBatch(batch, stream, f"batch {item} of producer {stream}", item), copied
+            return ProducedBatch(batch, ONLY_STREAM, f"batch {key}", item), is_copy
+        return ProducedBatch(batch, stream, f"batch {item} of producer {stream}", item), is_copy
+
+    def copy_batch(self, token: Token) -> ProducedBatch:
+        """Return the batch that a token announces, in memory of its own, and free its slot."""
+        produced, is_copy = self.open_batch(token, dispatched=False)
+        batch = produced.batch
+        return produced if batch is None or is_copy else produced._replace(batch=copied(batch))
 
     def await_memory(self, slot: int) -> bool:
         """Receive news until the slot can be opened. Return False if the worker died before it had

@@ -174,7 +174,10 @@ def producers_of(
     given, options = shipped
     source = None if task.dispatched else source_from(given, options)
     if isinstance(source, CallableSource):
-        source.compare = outlets[0].compare
+        owners = {n: one for thread, one in enumerate(outlets) for n in task.streams(thread)}
+        source.compare = lambda stream, item, *, digest: owners[stream].compare(
+            stream, item, digest=digest
+        )
     generators = generators or Generators()
     generators.seed(task.draw_key)
     if generators.held and not task.number:

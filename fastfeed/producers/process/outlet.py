@@ -17,7 +17,8 @@ from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import encode
 from fastfeed.ring.slot_block import MAX_KEPT, SlotPlan
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, LAST_WORDS, SKIP, STREAM
-from fastfeed.ring.writer import NO_NEED, RingWriter, Stopped
+from fastfeed.ring.writer import FIRST_NEED, NO_NEED, RingWriter, Stopped
+from fastfeed.source.stream_comparison import FIRST
 
 Array = np.ndarray[Any, Any]
 
@@ -39,6 +40,7 @@ class RingOutlet(Outlet):
         self._thread = thread
         self._spec: BatchSpec | None = None
         self._regular = True
+        self._begun: set[int] = set()  # streams of which the first few items are compared
         self._plans: dict[int, SlotPlan] = {}  # of regular batches, by records
         self._blanks: Sequence[Blank] = ()
         self._plan = SlotPlan.of(())
@@ -58,7 +60,10 @@ class RingOutlet(Outlet):
         return self._writer.lend_arrays(self._lend(self._plan.nbytes), self._plan)
 
     def compare(self, stream: int, item: int, *, digest: int) -> None:
-        """Send the digest of an item, before its batch."""
+        """Send the digest of an item, before its batch. The first ones need slots before those of
+        other producers, which may be held back until they have come."""
+        (self._begun.discard if item >= FIRST - 1 else self._begun.add)(stream)
+        self._writer.need(self._thread, FIRST_NEED if self._begun else self.position)
         self._writer.send((STREAM, stream, 0, digest, item, 0, 0, self._writer.number))
 
     def mark(self, key: int, item: int, *, record: int) -> None:

@@ -222,7 +222,7 @@ class ProcessProducers(WorkerGroup):
             if not self._reorder.ready:
                 self._drain()
             return any(
-                not isinstance(entry, ProducedBatch) and entry[1][0] != HOLE
+                entry.batch if isinstance(entry, ProducedBatch) else entry[1][0] != HOLE
                 for entry in self._reorder.ready
             )
 
@@ -363,7 +363,11 @@ class ProcessProducers(WorkerGroup):
         _, stream, _, key, item, _, _, number = token
         if self._dispatcher is None:
             handle.count(stream, (key, item + 1))
-            self._reorder.insert((handle, token), key, stream=stream)
+            ready: Ready | ProducedBatch = handle, token
+            if stream in self._comparison.suspects and self._reorder.needs(stream):
+                ready = handle.copy_batch(token)
+                self._give_back()  # another stream of the comparison may need the slot
+            self._reorder.insert(ready, key, stream=stream)
             return
         handle.count(stream)
         if self._dispatcher.has(number, key):

@@ -36,20 +36,37 @@ def run_session(command: Sequence[str], *, limit_s: float, **options: Any) -> in
 
 
 @contextmanager
-def _interrupts_wait() -> Iterator[None]:
-    """Let an interrupt that comes within the block be heard at its end."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+def ends_as_interrupted() -> Iterator[None]:
+    """Let what asks this process to end be an interrupt, so that it leaves nothing behind."""
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before != signal.SIG_DFL:
         yield
         return
-    heard: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *given: heard.append(given))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let an interrupt that comes within the block be heard at its end."""
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: one for number, one in found.items() if callable(one)}
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[Any] = []
+    for number in handlers:
+        signal.signal(number, lambda *given: heard.append(given))
+    try:
+        yield
+    finally:
+        for number, one in handlers.items():
+            signal.signal(number, one)
     if heard:
-        handler(*heard[0])
+        handlers[heard[0][0]](*heard[0])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -20,6 +20,7 @@ from fastfeed.diagnose.patches.catalogue import proposals_of
 from fastfeed.diagnose.patches.proposal import SHOWING, PatchCase, Proposal
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, edited
 from fastfeed.diagnose.proof import Proof
+from fastfeed.diagnose.prove.process_session import ends_as_interrupted
 from fastfeed.diagnose.prove.progress import ProveProgress
 from fastfeed.diagnose.prove.search import Search
 from fastfeed.diagnose.prove.trial import Trials
@@ -66,7 +67,8 @@ def run(
     plan = ProofPlan(options["seconds"], options["warmup"], budget, also_rarer, environment)
     console = Terminal(stderr=True)
     try:
-        diagnosis, code, base = prove(Script(script), plan=plan, progress=ProveProgress(budget))
+        with ends_as_interrupted():
+            diagnosis, code, base = prove(Script(script), plan=plan, progress=ProveProgress(budget))
     except KeyboardInterrupt:
         console.print("interrupted before the diagnosis was made: nothing was tried")
         return EXIT_INTERRUPTED

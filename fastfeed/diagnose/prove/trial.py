@@ -40,10 +40,12 @@ KEPT_LINES = 12  # of its output, for a run that failed
 
 @dataclass(frozen=True)
 class Result:
-    """What a run said. `failed`: why there are no figures, with the end of its output."""
+    """What a run said. `failed`: why there are no figures, with the end of its output; `early`: a
+    longer run may have some."""
 
     rate: float = 0.0  # steps/s
     failed: str = ""
+    early: bool = False
     digests: Digests = field(default_factory=Digests)
 
 
@@ -62,7 +64,7 @@ class Trials:
     ) -> None:
         self._workspace = workspace
         self.end_s = end_s
-        self._seconds = seconds
+        self.seconds = seconds
         self.start_s = start_s  # what a run takes beside its seconds
         self._most_batches = most_batches
 
@@ -71,11 +73,11 @@ class Trials:
         nothing."""
         run = self._workspace.copy()
         begin_s = time.monotonic()
-        failed = self._execute(run, DIAGNOSE, seconds=self._seconds, warmup=warmup)
+        failed = self._execute(run, DIAGNOSE, seconds=self.seconds, warmup=warmup)
         path = run.folder / EVIDENCE
         if not path.exists():
             return failed or _unseen(run, "the script")
-        self.start_s = max(5.0, time.monotonic() - begin_s - self._seconds)
+        self.start_s = max(5.0, time.monotonic() - begin_s - self.seconds)
         calls = [CallSite(*one) for one in json.loads((run.folder / CALLS).read_text())]
         calls = [
             one._replace(
@@ -123,7 +125,7 @@ class Trials:
             return Result(failed=f"{names}: the script did not import the changed copy of it")
         if purpose == RATE and (len(ends) < LEAST_STEPS or ends[-1] <= ends[0]):
             what = f"{len(ends)} steps in {seconds:.3g} s after the warm-up: too few for a rate"
-            return Result(failed=what)
+            return Result(failed=what, early=True)
         return Result(steady_rate(ends)[0] if purpose == RATE else 0.0, digests=digests)
 
     def _execute(self, run: Run, purpose: str, *, seconds: float, warmup: float) -> str:

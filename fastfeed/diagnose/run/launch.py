@@ -132,6 +132,7 @@ class Launch:
         self._reporting = threading.RLock()
         self._stall: FeedStall | None = None  # that was reported
         self._told_unseen = False
+        self._concluded = False  # the final report was begun
         self._ending = threading.Lock()  # the script ends by itself, or is stopped
         self._code: int | None = None
         self._ended = False
@@ -187,13 +188,15 @@ class Launch:
 
     def finish(self) -> None:
         """Report the end of the script, if that is still to be done, and switch every hook off."""
-        if os.getpid() != self._pid or not self._reporting.acquire(timeout=REPORT_WAIT_S):
+        if os.getpid() != self._pid:
+            return
+        if not self._reporting.acquire(timeout=REPORT_WAIT_S):
+            _say(f"{REPORTING} was not ready {REPORT_WAIT_S:g} s after the end of the script")
             return
         try:
-            if not self._life.over:
-                now_s = time.perf_counter()
-                self._life.update(now_s)
-                self._conclude(short=self._life.short(now_s, self._interventions.results()))
+            if not self._concluded:
+                self._guard(self._conclude_early, MEASURING)
+                self._report_after_failure()
         finally:
             self._reporting.release()
             self._observing.stop()
@@ -247,6 +250,9 @@ class Launch:
                 with self._reporting:
                     if stall is not None and not self._life.over:
                         self._handle_stall(stall)
+        with self._reporting:
+            if self._life.over:
+                self._report_after_failure()
         trainers = self._children.running() if self._children.watched else []
         self._children.stop()
         if self._plan.stop:
@@ -301,6 +307,16 @@ class Launch:
         self._told_unseen = not children and not self._plan.stop
         self._report(children=children, final=not self._told_unseen)
 
+    def _report_after_failure(self) -> None:
+        """Report, if what comes before the last report has failed."""
+        if not self._concluded:
+            self._guard(self._report, REPORTING)
+
+    def _conclude_early(self) -> None:
+        now_s = time.perf_counter()
+        self._life.update(now_s)
+        self._conclude(short=self._life.short(now_s, self._interventions.results()))
+
     def _conclude(self, *, short: str = "") -> None:
         """Report and stop observing; not again, if there was nothing to see since the last time."""
         self._intervening.stop(join_s=BLOCK_STOP_S)
@@ -325,6 +341,7 @@ class Launch:
             self._imports.stop()
             self._interventions.helper.close()
             self.log.stop()
+            self._concluded = True
 
         def report() -> None:
             try:
@@ -378,10 +395,10 @@ class Launch:
             self.log.failed(what, error)
             if what == REPORTING:
                 at = traceback.extract_tb(error.__traceback__)[-1]
-                sys.stderr.write(
-                    f"fastfeed: {what} failed: {type(error).__name__}: {error} "
+                _say(
+                    f"{what} failed: {type(error).__name__}: {error} "
                     f"({os.path.basename(at.filename)}:{at.lineno}). --evidence FILE keeps what "
-                    "was seen, for a bug report\n"
+                    "was seen, for a bug report"
                 )
 
     def _stop(self, trainers: list[int]) -> None:
@@ -403,6 +420,10 @@ class Launch:
             time.sleep(END_POLL_S)
         prepare_hard_exit()
         self._exit(self._code or 0)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"fastfeed: {text}\n")
 
 
 def _remove(filters: Any, one: Any) -> None:

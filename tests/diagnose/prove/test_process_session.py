@@ -53,20 +53,23 @@ def test_a_command_that_ends_by_itself() -> None:
     assert run_session([sys.executable, "-c", "import sys; sys.exit(7)"], limit_s=60.0) == 7
 
 
-def test_an_interrupt_while_it_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_it_is_started(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[Any] = []
     popen = subprocess.Popen
 
     def interrupted(*args: Any, **options: Any) -> Any:
         started.append(popen(*args, **options))
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         return started[0]
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(number, signal.default_int_handler)
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     try:
         with pytest.raises(KeyboardInterrupt):
             run_session([sys.executable, "-c", "import time; time.sleep(300)"], limit_s=60.0)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
     assert not alive(started[0].pid)

@@ -132,20 +132,27 @@ def test_a_change_that_the_script_does_not_import_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_every_run(tmp_path: Path) -> None:
-    folder = tmp_path / "project"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_every_run(number: signal.Signals, tmp_path: Path) -> None:
+    folder, scratch = tmp_path / "project", tmp_path / "scratch"
     folder.mkdir()
+    scratch.mkdir()
     # a job in the background inherits the signal ignored
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     program = [sys.executable, "-c", f"{heard}{FASTFEED[-1]}"]
     command = [*program, "diagnose", "--prove", "--seconds", "60", "--", "train.py", "100000"]
     running = subprocess.Popen(
-        command, cwd=project(folder), stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=project(folder),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
     )
     assert running.stderr is not None
     assert "diagnosis" in running.stderr.readline()
     try:
-        os.kill(running.pid, signal.SIGINT)
+        os.kill(running.pid, number)
         _, errors = running.communicate(timeout=60)
     finally:
         running.kill()
@@ -155,6 +162,7 @@ def test_an_interrupt_ends_every_run(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True)
     assert left.stdout == ""
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize(

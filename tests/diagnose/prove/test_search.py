@@ -24,6 +24,7 @@ class FakeTrials:
 
     start_s = 0.0
     end_s = math.inf
+    seconds = 20.0  # most of a run
     random = True  # seeds decide its batches
 
     def __init__(self, gains: dict[str, Any], *, noise: float = 0.0, batches: Any = None) -> None:
@@ -88,6 +89,19 @@ def test_changes_that_gain_are_kept_together() -> None:
     assert low < 3.0 < high
     assert words == SAME
     assert "no gain" in whys(found)["c"]
+
+
+def test_a_run_of_which_too_few_steps_were_seen_is_repeated_for_longer() -> None:
+    class Slow(FakeTrials):
+        def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:
+            found = super().rate(edits, seconds=seconds, warmup=warmup)
+            early = bool(edits) and seconds < 20.0
+            return Result(failed="too few", early=True) if early else found
+
+    found = searched(Slow({"a": 2.0}), proposal("a"))
+    assert [edit.text for edit in found.edits] == ["a"]
+    left = searched(Slow({"a": 2.0}), proposal("a"), left_s=19.0)
+    assert whys(left) == {"a": "too few"}
 
 
 def test_one_change_of_who_makes_the_batches_is_enough() -> None:

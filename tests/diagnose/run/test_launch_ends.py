@@ -30,6 +30,12 @@ try:
 finally:
     print("finally")
 """
+BROKEN = f"""
+from fastfeed.diagnose.run.launch import Launch
+def deaths(launch): raise RuntimeError("broken")
+Launch._deaths = deaths
+{LOOP}
+"""
 DEAD = """
 import queue, sys, threading
 from fastfeed import watch
@@ -181,6 +187,15 @@ def test_by_time_where_no_hook_sees_a_loop(tmp_path: Path) -> None:
     code, out, err, said = observed(path, plan=WatchPlan(seconds=0.5, warmup_s=0.2, stop=True))
     assert (code, out, err) == (0, "finally\n", "")
     assert several_steps(said) == [False]
+
+
+@pytest.mark.parametrize("ends", ["time", "itself"])
+def test_what_fails_before_the_report_does_not_cost_it(ends: str, tmp_path: Path) -> None:
+    plan = WatchPlan(seconds=1.0, warmup_s=0.2, stop=True)
+    code, _, err, said = observed(script(tmp_path, BROKEN), ends, plan=plan)
+    assert (code, err) == (0, "")
+    assert several_steps(said) == [True]
+    assert said[-1]["missing"] == ["measuring: RuntimeError: broken"]
 
 
 TEARDOWN = """

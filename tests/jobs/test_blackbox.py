@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,8 @@ from fastfeed import FeedRunner
 from fastfeed.errors import ProducerFailed
 from fastfeed.jobs import blackbox, observer
 from fastfeed.jobs.blackbox import BlackBox, boxes, in_use, prune, read
-from tests.helpers.dying import until
+from tests.helpers.dying import LONG_S, until
+from tests.helpers.scripts import ROOT
 from tests.jobs.flights import flight, left, observing, ones
 
 
@@ -194,21 +196,32 @@ def test_a_forgotten_failed_runner_is_released(folder: Path) -> None:
     until(lambda: gc.collect() * 0 or not observing(), "the end of the thread")
 
 
+FORKS = """
+import os, sys
+from pathlib import Path
+from fastfeed import FeedRunner
+from fastfeed.jobs.blackbox import in_use, read
+from tests.jobs.flights import flight, ones
+
+with FeedRunner(ones) as runner:
+    next(iter(runner))
+    before = Path(flight().path)
+    pid = os.fork()
+    if not pid:
+        runner.stop()
+        held = {os.path.realpath(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")}
+        os._exit(0 if str(before) not in held else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert before.exists() and in_use(before)
+    assert read(before).ending == "running"
+"""
+
+
 def test_a_forked_copy_leaves_it_alone(folder: Path) -> None:
-    with FeedRunner(ones) as runner:
-        next(iter(runner))
-        before = Path(flight().path)
-        pid = os.fork()
-        if not pid:
-            try:
-                runner.stop()
-                held = {os.path.realpath(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")}
-                os._exit(0 if str(before) not in held else 1)
-            finally:
-                os._exit(2)
-        assert os.waitpid(pid, 0)[1] == 0
-        assert before.exists() and in_use(before)
-        assert read(before).ending == "running"
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, timeout=LONG_S
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_at_the_interpreters_end_an_error_is_written_down(

@@ -183,6 +183,7 @@ def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     if 0 < greatest[1] < INPUT_BOUND <= lost(case.feed, knobs.free_input):
         found.append(greatest)  # several make one loss
     found.sort(key=lambda pair: -round(pair[1] / INPUT_BOUND))
+    found[1:] = sorted(found[1:], key=lambda pair: -pair[1])
     others = [pair for pair in found if pair[0] != STEP_HOST]
     host = losses.get(STEP_HOST, 0.0)
     left = max(0.0, 1.0 - host - max((share for _, share in others), default=0.0))

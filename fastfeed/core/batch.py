@@ -27,6 +27,7 @@ from fastfeed.core.structure import (
     flatten_like,
     leaves_of,
     paths_of,
+    placed,
     rebuild,
     structure_of,
 )
@@ -241,14 +242,14 @@ def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
 
     Raise SpecError, which names the actual type, if that is not possible.
     """
-    array = array_of(value, f"{path} of {place}")
+    array = array_of(value, placed(path, place))
     if array.ndim == 0:
         raise SpecError(
-            f"{path} of {place} is {_shown(value)}: expected an array with one leading dimension "
-            "(the records of the batch). If the source yields single records, set records=True, "
-            "batch_size=32; make arrays of an object in transform= or collate="
+            f"{placed(path, place)} is {_shown(value)}: expected an array with one leading "
+            "dimension (the records of the batch). If the source yields single records, set "
+            "records=True, batch_size=32; make arrays of an object in transform= or collate="
         )
-    return check_dtype(array, f"{path} of {place}")
+    return check_dtype(array, placed(path, place))
 
 
 def rows_of(
@@ -259,7 +260,7 @@ def rows_of(
     for array, leaf in zip(arrays, leaves, strict=True):
         if array.shape[0] != rows:
             raise SpecError(
-                f"{leaf.path} of {place} has {array.shape[0]} records, {leaves[0].path} has "
+                f"{placed(leaf.path, place)} has {array.shape[0]} records, {leaves[0].path} has "
                 f"{rows}: expected the same leading dimension in every leaf"
             )
     return rows
@@ -318,7 +319,7 @@ def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.n
 
     Raise SpecError for every other difference between the dtypes.
     """
-    array = check_dtype(array, f"{leaf.path} of {place}")
+    array = check_dtype(array, placed(leaf.path, place))
     if leaf.dtype == BYTES and array.dtype.kind in "SOU" and produced_dtype(array) == leaf.produced:
         return encoded(array) if leaf.text else array
     if array.dtype == leaf.dtype:
@@ -326,23 +327,23 @@ def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.n
     if not array.size and leaf.dtype != BYTES:  # an empty list has no meaningful dtype
         return array.astype(leaf.dtype)
     if leaf.cast and array.dtype.kind not in "SOUc" and leaf.dtype.kind not in "SOU":
-        return cast(array, leaf.dtype, where=f"{leaf.path} of {place}")
+        return cast(array, leaf.dtype, where=placed(leaf.path, place))
     if leaf.cast and array.dtype.kind == leaf.dtype.kind == "c":
         return array.astype(leaf.dtype)
     raise SpecError(
-        f"{leaf.path} of {place} has dtype {array.dtype}: expected {_name(leaf.produced)} as in "
-        "the first batch. Yield one dtype, or cast it with dtypes= in the structure of the batch"
+        f"{placed(leaf.path, place)} has dtype {array.dtype}: expected {_name(leaf.produced)} as "
+        "in the first batch. Yield one dtype, or cast it with dtypes= in the structure of the batch"
     )
 
 
 def _refuse_shape(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> None:
     if array.ndim == 0:
         raise SpecError(
-            f"{leaf.path} of {place} is a scalar: expected an array with one leading dimension"
+            f"{placed(leaf.path, place)} is a scalar: expected an array with one leading dimension"
         )
     raise SpecError(
-        f"{leaf.path} of {place} has records of shape {array.shape[1:]}: expected {leaf.shape} as "
-        "in the first batch. Records that vary in shape require pad=True (zeros) or pad=<number>"
+        f"{placed(leaf.path, place)} has records of shape {array.shape[1:]}: expected {leaf.shape} "
+        "as in the first batch. Records that vary in shape require pad=True (zeros) or pad=<number>"
     )
 
 

@@ -111,6 +111,12 @@ def paths_of(structure: Structure, prefix: str = "batch") -> list[str]:
     ]
 
 
+def placed(path: str, place: str) -> str:
+    """Return where a leaf lies, for an error: batch[0] of batch 5, or batch 5 if it is all of
+    it."""
+    return place if path == "batch" and place.startswith("batch ") else f"{path} of {place}"
+
+
 def describe(structure: Structure) -> str:
     """Return the structure as text for an error: (array, {'a': array})."""
     if structure is None or structure.kind is NOTHING.kind:

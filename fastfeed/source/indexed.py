@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from dis import get_instructions
@@ -10,14 +11,20 @@ from typing import Any
 
 from fastfeed.core.order import Order, Recipe, order_of
 from fastfeed.core.position import FROM_THE_START, StreamStart
+from fastfeed.core.user_code import ends_epochs
 from fastfeed.core.worker import Worker
-from fastfeed.errors import OptionError
+from fastfeed.errors import FeedWarning, OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.samplers import FIXED_SAMPLERS
 from fastfeed.source.base import EpochEnd, Item, ItemReader, TicketedSource
 from fastfeed.source.mix import Mix
 
 Claim = Callable[[int], "int | None"]
+NOT_CALLED = (
+    "the source has an on_epoch_end, which FeedRunner does not call: what it would change stays as "
+    "it is in every epoch. Where it only shuffles, leave it out: let the source return single "
+    "records, and set batch_size= and shuffle=True"
+)
 
 
 class IndexedSource(TicketedSource):
@@ -45,6 +52,8 @@ class IndexedSource(TicketedSource):
                 "the source is empty: it must have at least one record, its len() is 0"
             )
         self._refuse_unfillable(options)
+        if ends_epochs(data):
+            warnings.warn(NOT_CALLED, FeedWarning, stacklevel=2)
         if self._recipe.group_size > 1:
             _refuse_broken_groups(options, size=self._recipe.group_size)
 

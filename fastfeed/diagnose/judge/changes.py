@@ -203,10 +203,10 @@ def copies(case: Case, first: bool) -> list[Recommendation]:
             "lists in between"
         )
     else:
-        knob = ("dtypes", "uint8")
+        knob = ("dtypes", "final")
         change = (
-            "make arrays of the final dtype once, in memory that is reused (out=); send uint8 and "
-            "cast on the device"
+            "make arrays of the final dtype once, in memory that is reused (out=); send whole "
+            "numbers below 256 as uint8, and cast on the device"
         )
     one = case.recommend(change, knob, knobs.no_copies)
     return [one] if case.feed.converted else [one, *more_producers(case, first)]

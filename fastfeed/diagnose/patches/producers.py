@@ -27,7 +27,7 @@ class RunnerOptions:
                 yield Proposal(f"{advice.knob}={advice.value}", tuple(edits), advice)
             for knob, value in (("order", '"any"'), ("dtypes", '"float32"'), ("cache", '"ram"')):
                 advice = case.advice(knob)
-                if advice is not None:
+                if advice is not None and (knob, advice.value) != ("dtypes", "final"):
                     edit = file.with_keyword(call, knob, value=value)
                     casts, freezes = knob == "dtypes", knob == "cache"
                     yield Proposal(f"{knob}={value}", (edit,), advice, casts=casts, freezes=freezes)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fastfeed.core.user_code import is_users_code
+from fastfeed.core.user_code import ends_epochs, is_users_code
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
@@ -153,9 +153,3 @@ def chain_of(made: Any) -> Iterator[Any]:
     inputs = getattr(made, "_inputs", None)
     for one in inputs() if callable(inputs) else ():
         yield from chain_of(one)
-
-
-def ends_epochs(made: Any) -> bool:
-    """Return True if an object changes at the end of each epoch."""
-    known = getattr(type(made), "on_epoch_end", None)
-    return known is not None and "keras.src" not in getattr(known, "__module__", "")

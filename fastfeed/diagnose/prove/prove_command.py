@@ -35,6 +35,7 @@ EXIT_NOTHING = 3  # nothing gained
 PATCH_FILE = "fastfeed.patch"
 WINDOW_STEPS, MIN_WINDOW_S = 120, 5.0  # of a run that measures a rate, after its warm-up
 SAMPLED_KIND = "sampled"
+RARER = "your script would do it less often (--also-rarer)"
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def prove(
         files = workspace.sources
         case = PatchCase(diagnosis, files=files, calls=calls, script=str(workspace.script or ""))
         proposals = list(proposals_of(case)) if diagnosis.figures is not None else []
-        shown = [one for one in proposals if one.rarer and not plan.also_rarer]
+        shown = [one for one in proposals if one.refused or (one.rarer and not plan.also_rarer)]
         search = Search(
             trials,
             [one for one in proposals if one not in shown],
@@ -200,7 +201,7 @@ def _proof(
     seconds: float,
 ) -> Proof:
     """Return what a search found, `shown`: changes that were not to be tried."""
-    untried = [f"{one.title}: your script would do it less often (--also-rarer)" for one in shown]
+    untried = [f"{one.title}: {one.refused or RARER}" for one in shown]
     if search.failed:
         untried.insert(0, f"anything: the script as it is gave no figures: {search.failed}")
     speedup, interval, words = search.total()

@@ -8,14 +8,16 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fastfeed.diagnose.diagnosis import Diagnosis
+from fastfeed.diagnose.evidence_file import Recording
 from fastfeed.diagnose.judge.judgement import judge
+from fastfeed.diagnose.patches.call_site import CallSite
 from fastfeed.diagnose.patches.catalogue import proposals_of
 from fastfeed.diagnose.patches.proposal import SHOWING, PatchCase, Proposal
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, edited
@@ -35,6 +37,7 @@ EXIT_NOTHING = 3  # nothing gained
 PATCH_FILE = "fastfeed.patch"
 WINDOW_STEPS, MIN_WINDOW_S = 120, 5.0  # of a run that measures a rate, after its warm-up
 SAMPLED_KIND = "sampled"
+WATCHED = "__import__('fastfeed').watch(("
 RARER = "your script would do it less often (--also-rarer)"
 
 
@@ -102,20 +105,14 @@ def prove(
     with tempfile.TemporaryDirectory(prefix="fastfeed-prove-") as scratch, closing(progress):
         workspace = Workspace(script, scratch=Path(scratch), environment=plan.environment)
         trials = Trials(workspace, seconds=plan.seconds, end_s=begin_s + plan.budget_s)
-        progress.tell("the diagnosis")
-        found = trials.diagnose(warmup=plan.warmup_s)
-        if isinstance(found, str):
-            raise StateError(f"the script could not be diagnosed: {found}")
-        recording, calls = found
-        diagnosis = judge(recording.evidence, script=recording.script, died=recording.died)
-        files = workspace.sources
-        case = PatchCase(diagnosis, files=files, calls=calls, script=str(workspace.script or ""))
+        case, marks = _diagnosed(trials, workspace, warmup_s=plan.warmup_s, tell=progress.tell)
+        diagnosis, files = case.diagnosis, case.files
         proposals = list(proposals_of(case)) if diagnosis.figures is not None else []
         shown = [one for one in proposals if one.refused or (one.rarer and not plan.also_rarer)]
         search = Search(
             trials,
             [one for one in proposals if one not in shown],
-            marks=marks_of(case),
+            marks=marks,
             seconds=_window_s(diagnosis, plan.seconds),
             period_s=diagnosis.figures.period_s if diagnosis.figures is not None else 0.0,
             tell=progress.tell,
@@ -132,12 +129,46 @@ def prove(
     return replace(diagnosis, proof=proof), code, workspace.base
 
 
+def _diagnosed(
+    trials: Trials, workspace: Workspace, *, warmup_s: float, tell: Callable[[str], None]
+) -> tuple[PatchCase, tuple[Edit, ...]]:
+    """Return the diagnosis beside the sources, and the edits that make steps visible in every run.
+
+    Where no step is seen, the loop is marked in the copy, and the script is diagnosed once more.
+    Raise StateError if that is not possible.
+    """
+    tell("the diagnosis")
+    found = trials.diagnose(warmup=warmup_s)
+    if isinstance(found, str):
+        raise StateError(f"the script could not be diagnosed: {found}")
+    case = _case_of(found, workspace)
+    watched = watched_at(case)
+    if not watched:
+        return case, marks_of(case)
+    hint = case.diagnosis.evidence.hint
+    tell(f"the diagnosis, with the steps of {hint.place if hint else ''} marked")
+    again = trials.diagnose(warmup=warmup_s, edits=watched)
+    return (case, ()) if isinstance(again, str) else (_case_of(again, workspace), watched)
+
+
+def _case_of(found: tuple[Recording, list[CallSite]], workspace: Workspace) -> PatchCase:
+    recording, calls = found
+    evidence = recording.evidence
+    if evidence.loop is not None and WATCHED in evidence.loop.text:  # no line of the user's
+        evidence = replace(evidence, loop=replace(evidence.loop, text=""))
+    diagnosis = judge(evidence, script=recording.script, died=recording.died)
+    script = str(workspace.script or "")
+    return PatchCase(diagnosis, files=workspace.sources, calls=calls, script=script)
+
+
 def apply(diff: str, *, base: Path) -> str:
     """Write a diff to a clean git tree, else to a file; return what was done."""
     clean = _git(base, "status", "--porcelain", "--untracked-files=no")
     if clean == "" and _git(base, "apply", "-", given=diff) is not None:
         return "the changes were written to the working tree"
-    return write(diff, base=base)
+    why = "is no git tree" if clean is None else "has changes that are not committed"
+    why = "takes no patch from git" if clean == "" else why
+    return f"not applied, because {base} {why}: {write(diff, base=base)}"
 
 
 def write(diff: str, *, base: Path) -> str:
@@ -190,6 +221,19 @@ def marks_of(case: PatchCase) -> tuple[Edit, ...]:
     first = loops[0].body[0] if loops else None
     edit = file.inserted(first, [SHOWING.format("tick()")]) if first is not None else None
     return (edit,) if edit is not None else ()
+
+
+def watched_at(case: PatchCase) -> tuple[Edit, ...]:
+    """Return the edits that mark the input of the loop whose steps were not seen; no line moves."""
+    hint = case.diagnosis.evidence.hint
+    file = case.file_named(hint.place.file) if hint is not None and hint.loops else None
+    if file is None or hint is None:
+        return ()
+    loops = [one for one in file.around(hint.place.line, ast.For) if one.lineno == hint.place.line]
+    if not loops:
+        return ()
+    begin, end = file.span(loops[0].iter)
+    return (Edit(file.name, begin, begin, WATCHED), Edit(file.name, end, end, "))"))
 
 
 def _proof(

@@ -18,7 +18,6 @@ from fastfeed.errors import StateError
 LEAST_GAIN = 1.02  # a smaller one is not worth a change of the script
 NARROW = 0.05  # half width of an interval that needs no more runs
 MAX_RUNS = 4  # of a candidate
-HOPELESS = 0.97  # of the base: one run that is slower ends the trial
 DIGEST_STEPS = 260  # most steps in which the first batches are seen
 
 DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
@@ -172,7 +171,7 @@ class Search:
         if not result.failed:
             one.rates.append(result.rate)
             self._judge(one)
-            if one.gain is not None and one.gain.speedup < HOPELESS:
+            if one.gain is not None and one.gain.interval[1] < 1.0:
                 one.why = "slower"
         elif one.forms:
             one.take(one.forms.pop(0))

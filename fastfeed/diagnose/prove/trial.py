@@ -68,10 +68,14 @@ class Trials:
         self.start_s = start_s  # what a run takes beside its seconds
         self._most_batches = most_batches
 
-    def diagnose(self, *, warmup: float) -> tuple[Recording, list[CallSite]] | str:
-        """Diagnose the original; return what was seen, and which calls made what; or why there is
-        nothing."""
-        run = self._workspace.copy()
+    def diagnose(
+        self, *, warmup: float, edits: Iterable[Edit] = ()
+    ) -> tuple[Recording, list[CallSite]] | str:
+        """Diagnose the original, or a copy with edits that move no line.
+
+        Return what was seen, and which calls made what; or why there is nothing.
+        """
+        run = self._workspace.copy(edits)
         begin_s = time.monotonic()
         failed = self._execute(run, DIAGNOSE, seconds=self.seconds, warmup=warmup)
         path = run.folder / EVIDENCE

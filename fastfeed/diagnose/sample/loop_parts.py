@@ -209,11 +209,16 @@ def loop_lines(samples: Iterable[Sample], context: AttributionContext) -> LoopLi
     return LoopLines(found.code, found.lines, input_shares)
 
 
-def mark_hint(samples: Iterable[Sample], context: AttributionContext) -> MarkHint | None:
-    """Return the line to mark: the innermost loop that is on the stack most of the time.
+def mark_hint(samples: Sequence[Sample], context: AttributionContext) -> MarkHint | None:
+    """Return the line to mark: the loop that has input or steps, else the innermost one that is on
+    the stack most of the time.
 
     Without a loop of the user's own, it is the call that takes most of it.
     """
+    found = locate(samples, step_lines=context.step_lines)
+    if found is not None and _tells(found.kinds):
+        inside = [position_of(sample, found.code) is not None for sample in samples]
+        return MarkHint(found.place(context), sum(inside) / len(inside), True)
     loops: Counter[Place] = Counter()
     calls: Counter[Place] = Counter()
     depths: dict[Place, int] = {}
@@ -231,12 +236,12 @@ def mark_hint(samples: Iterable[Sample], context: AttributionContext) -> MarkHin
         ]
         depths.update({place: len(around) - i for i, place in enumerate(around)})
         loops.update(set(around))
-    found = loops or calls
-    if not found:
+    most = loops or calls
+    if not most:
         return None
-    near = [place for place in found if found[place] >= NEAR_MOST * max(found.values())]
-    best = max(near, key=lambda place: (depths.get(place, 0), found[place]))
-    return MarkHint(best, found[best] / total, bool(loops))
+    near = [place for place in most if most[place] >= NEAR_MOST * max(most.values())]
+    best = max(near, key=lambda place: (depths.get(place, 0), most[place]))
+    return MarkHint(best, most[best] / total, bool(loops))
 
 
 def position_of(sample: Sample, code: CodeType) -> LoopPosition | None:
@@ -258,7 +263,8 @@ def locate(
     """Return the innermost loop of the user's code that the thread is in all the time, or None.
 
     `where`: the innermost loop around that line, "train.py:41", however much of the time it takes.
-    `step_lines`: files and lines that are known to belong to steps.
+    `step_lines`: files and lines that are known to belong to steps. The loop of a generator that
+    makes no step is the input of the loop around it.
     """
     on_stack: Counter[CodeType] = Counter()
     for sample in samples:
@@ -272,16 +278,24 @@ def locate(
         and not STEP_FUNCTION.search(code.co_name)
     ]
     candidates.sort(key=lambda code: order.index(code) if code in order else len(order))
-    found = (
-        _locate_in(
-            code,
-            samples,
-            where=where,
-            trained={line for file, line in step_lines if file == code.co_filename},
-        )
-        for code in candidates
+    found = []
+    for code in candidates:
+        trained = {line for file, line in step_lines if file == code.co_filename}
+        one = _locate_in(code, samples, where=where, trained=trained)
+        if one is not None and (where or not _only_yields(one, trained)):
+            return one
+        found += [one] if one is not None else []
+    return next(iter(found), None)
+
+
+def _only_yields(found: LocatedLoop, trained: Set[int]) -> bool:
+    """Return True for the loop of a generator without a step that is known as one."""
+    known = any(
+        kind == STEP
+        and (source.is_named_step(one) or any(one.first <= n <= one.last for n in trained))
+        for one, kind in found.kinds
     )
-    return next((one for one in found if one is not None), None)
+    return bool(found.code.co_flags & SUSPENDS) and not known
 
 
 def _locate_in(

@@ -148,6 +148,12 @@ def is_step(name: str) -> bool:
     return STEP_NAME.search(name) is not None and EVALUATES.search(name) is None
 
 
+def is_named_step(one: Statement) -> bool:
+    """Return True if a statement calls a function with a step's name, or sleeps as a simulated
+    one."""
+    return SIMULATED in one.calls or any(map(is_step, one.calls))
+
+
 def classify(
     loop: LoopNode, spent: Mapping[int, float], *, trained: Set[int] = frozenset()
 ) -> list[tuple[Statement, str]]:

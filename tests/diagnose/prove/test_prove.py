@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,18 @@ import pytest
 from click.testing import CliRunner
 
 from fastfeed.cli import main
-from fastfeed.diagnose.patches.source_file import Edit, SourceFile
-from fastfeed.diagnose.prove.prove_command import EXIT_NOTHING, PATCH_FILE, apply, diff_of
+from fastfeed.diagnose.evidence import MarkHint
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile, edited
+from fastfeed.diagnose.prove.prove_command import (
+    EXIT_NOTHING,
+    PATCH_FILE,
+    apply,
+    diff_of,
+    watched_at,
+)
 from fastfeed.diagnose.run.script import EXIT_INTERRUPTED
+from fastfeed.probes.places import Place
+from tests.diagnose.patches.patching import Script, line_of
 
 FASTFEED = (sys.executable, "-c", "from fastfeed.cli import main; main()")
 SLOW = """\
@@ -198,6 +208,29 @@ def test_git_applies_a_diff(tmp_path: Path, text: str) -> None:
     diff = diff_of([edit], {str(path): file}, base=tmp_path)
     assert "working tree" in apply(diff, base=tmp_path)
     assert path.read_bytes() == text.replace("2", "3").encode()
-    assert PATCH_FILE in apply(diff, base=tmp_path)  # it is no clean tree now
+    dirty = apply(diff, base=tmp_path)
+    assert "has changes that are not committed" in dirty and PATCH_FILE in dirty
     assert (tmp_path / PATCH_FILE).exists()
-    assert "they stand above" in apply(diff, base=tmp_path / "nowhere")
+    nowhere = apply(diff, base=tmp_path / "nowhere")
+    assert "is no git tree" in nowhere and "they stand above" in nowhere
+
+
+PLAIN = """
+def batches():
+    while True: yield 1
+def main():
+    for x, y in batches(), batches():
+        step(x)
+"""
+
+
+def test_the_loop_whose_steps_were_not_seen_is_marked_in_its_line(tmp_path: Path) -> None:
+    script = Script(tmp_path, PLAIN, kind="sampled", loop="for x, y")
+    case = script.case()
+    assert watched_at(case) == ()
+    place = Place("main", "train.py", line_of(PLAIN, "for x, y"), users=True)
+    seen = replace(case.diagnosis.evidence, hint=MarkHint(place, 1.0, True))
+    case.diagnosis = replace(case.diagnosis, evidence=seen)
+    marked = edited(PLAIN, watched_at(case)).split("\n")
+    assert marked[4] == "    for x, y in __import__('fastfeed').watch((batches(), batches())):"
+    assert len(marked) == len(PLAIN.split("\n"))

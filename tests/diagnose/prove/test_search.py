@@ -147,6 +147,16 @@ def test_a_slower_change_runs_once() -> None:
     assert found.edits == ()
 
 
+def test_one_run_beside_other_programs_does_not_decide() -> None:
+    class Disturbed(FakeTrials):
+        def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:
+            found = super().rate(edits, seconds=seconds, warmup=warmup)
+            return Result(found.rate * (0.7 if len(self.ran) == 2 else 1.0))
+
+    found = searched(Disturbed({"a": 1.32}), proposal("a"))
+    assert [edit.text for edit in found.edits] == ["a"]
+
+
 def test_noise_is_no_gain() -> None:
     found = searched(FakeTrials({"a": 1.01}, noise=0.08), proposal("a"))
     assert found.edits == ()

@@ -89,6 +89,24 @@ def test_a_generator_that_is_asked_in_the_line_of_the_step_is_input() -> None:
     assert {part.kind: round(part.share, 2) for part in parts} == {"input": 0.33, "step": 0.67}
 
 
+def made(count: int) -> Iterator[list[int]]:
+    for i in range(count):
+        batch = make_batch(i)
+        yield batch
+
+
+def fit(count: int) -> None:
+    for batch in made(count):
+        crunch(batch)
+
+
+def test_the_loop_of_a_generator_is_the_input_of_the_loop_around_it() -> None:
+    fit(200)
+    asked = [one for one in record.samples if any(c.co_name == "made" for c, _ in one.stack)]
+    found = locate([*asked, *record.samples[:10]])
+    assert found is not None and found.node.lineno == fit.__code__.co_firstlineno + 1
+
+
 def repeat(turns_: int) -> None:
     stream = batches()
     turn = 0

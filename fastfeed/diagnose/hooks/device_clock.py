@@ -1,5 +1,5 @@
-"""The accelerator's own clock: how long a fetch of input leaves it without work. Nothing waits for
-it. While the host waits for a batch, the accelerator may still compute the steps before."""
+"""The accelerator's own clock: how long a fetch of input leaves it without work. While the host
+waits for a batch, the accelerator may still compute the steps before."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from fastfeed.steps.timeline import DeviceGap, Loop
 
 MAX_PENDING = 4096  # pairs of events that the device has not reached yet
 MAX_ASKING_SHARE = 0.002  # of the time, to ask which arrays are ready
+MAX_WAITING_SHARE = 0.01  # of the time, to wait for them
 
 
 class DeviceClock:
@@ -85,30 +86,53 @@ class CudaEvents:
         return event
 
 
+class ReadinessEntry(NamedTuple):
+    """Arrays that were still computed before a fetch, and the seconds that it took to wait for
+    them; None: nobody waited."""
+
+    arrays: list[Any]
+    waited_s: float | None
+
+
 class ArrayReadiness:
     """Arrays of JAX that are still computed before and after a fetch. `live` returns all arrays;
-    there may be thousands, so that it is not asked at each fetch."""
+    there may be thousands, so that it is not asked at each fetch.
+
+    Once a device has become ready within a fetch, nobody knows when. From then on the fetch begins
+    when the arrays are ready, and the seconds until then are those that it would have been busy.
+    """
 
     def __init__(self, live: Callable[[], Iterable[Any]]) -> None:
         self._live = live
         self._next_s = 0.0
+        self._waits = False
 
-    def enter(self) -> list[Any] | None:
+    def enter(self) -> ReadinessEntry | None:
         """Return the arrays that are still computed; None if it is too early to ask again."""
         begin_s = perf_counter()
         if begin_s < self._next_s:
             return None
         found = [array for array in self._live() if not _is_ready(array)]
-        self._next_s = begin_s + (perf_counter() - begin_s) / MAX_ASKING_SHARE
-        return found
+        asked_s, waited_s = perf_counter(), None
+        if found and self._waits:
+            _await_arrays(found)
+            waited_s = perf_counter() - asked_s
+        pause_s = (asked_s - begin_s) / MAX_ASKING_SHARE + (waited_s or 0.0) / MAX_WAITING_SHARE
+        self._next_s = begin_s + pause_s
+        return ReadinessEntry(found, waited_s)
 
-    def leave(self, entry: list[Any], *, loop: Loop, fetched: DeviceGap) -> None:
+    def leave(self, entry: ReadinessEntry, *, loop: Loop, fetched: DeviceGap) -> None:
         """Add the gap: the whole wait if the device had nothing to do before, none if it still
-        works, something in between if it became ready meanwhile."""
-        works = bool(entry) and not all(map(_is_ready, entry))
-        half_s = 0.0 if works else fetched.seconds / 2
-        unsure = fetched._replace(seconds=half_s, error_s=half_s)
-        loop.device_gaps.append(unsure if entry else fetched)
+        works."""
+        busy_s = 0.0
+        if entry.waited_s is not None:
+            busy_s = entry.waited_s
+        elif entry.arrays:
+            if all(map(_is_ready, entry.arrays)):
+                self._waits = True
+                return
+            busy_s = fetched.seconds
+        loop.device_gaps.append(fetched._replace(seconds=max(0.0, fetched.seconds - busy_s)))
 
 
 def cuda_in_use() -> Any:

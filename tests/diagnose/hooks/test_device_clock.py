@@ -157,10 +157,12 @@ def test_a_device_that_has_failed_does_not_end_the_script(stream: Stream) -> Non
 
 
 class Array:
-    """An array of JAX; it is ready from the `n`-th question on, or was given away."""
+    """An array of JAX; it is ready from the `n`-th question on, or after a wait of 0.1 s, or was
+    given away."""
 
-    def __init__(self, n: int | None) -> None:
+    def __init__(self, n: int | None, clock: Clock) -> None:
         self.n = n
+        self.clock = clock
 
     def is_ready(self) -> bool:
         if self.n is None:
@@ -168,26 +170,48 @@ class Array:
         self.n -= 1
         return self.n < 0
 
+    def block_until_ready(self) -> None:
+        self.clock.advance(0.1)
+
 
 @pytest.mark.parametrize(
-    ("arrays", "gap", "error"),
+    ("arrays", "gaps"),
     [
-        ([0, 0, None], 0.4, 0.0),
-        ([0, 1], 0.2, 0.2),
-        ([0, 1, 9], 0.0, 0.0),
-        ([], 0.4, 0.0),
+        ([0, 0, None], [0.4, 0.4]),
+        ([0, 1], [0.3]),
+        ([0, 1, 9], [0.0, 0.0]),
+        ([], [0.4, 0.4]),
     ],
     ids=["idle", "ready meanwhile", "works on", "nothing there"],
 )
 def test_what_the_readiness_of_arrays_tells(
-    arrays: list[int | None], gap: float, error: float
+    arrays: list[int | None], gaps: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = [Array(n) for n in arrays]
+    """An array that became ready within a fetch is waited for at the next one."""
+    turned = Clock()
+    monkeypatch.setattr(device_clock, "perf_counter", turned)
+    live: list[Array] = []
     clock, loop = ArrayReadiness(lambda: live), Loop("loop", "watch", 1)
-    entry = clock.enter()
-    assert entry is not None
-    clock.leave(entry, loop=loop, fetched=DeviceGap(7.0, 0.4))
-    assert loop.device_gaps == [DeviceGap(7.0, pytest.approx(gap), pytest.approx(error))]
+    for _ in range(2):
+        live[:] = [Array(n, turned) for n in arrays]
+        entry = clock.enter()
+        assert entry is not None
+        clock.leave(entry, loop=loop, fetched=DeviceGap(7.0, 0.4))
+    assert loop.device_gaps == [DeviceGap(7.0, pytest.approx(gap)) for gap in gaps]
+
+
+def test_little_time_is_spent_on_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait of a tenth of a second is followed by ten seconds without."""
+    turned, waits = Clock(), 0
+    monkeypatch.setattr(device_clock, "perf_counter", turned)
+    clock, loop = ArrayReadiness(lambda: [Array(1, turned)]), Loop("loop", "watch", 1)
+    for _ in range(1900):
+        entry = clock.enter()
+        if entry is not None:
+            waits += entry.waited_s is not None
+            clock.leave(entry, loop=loop, fetched=DeviceGap(7.0, 0.4))
+        turned.advance(0.01)
+    assert waits == 2
 
 
 def test_many_arrays_are_not_asked_at_each_fetch(monkeypatch: pytest.MonkeyPatch) -> None:

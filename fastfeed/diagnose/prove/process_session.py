@@ -37,7 +37,7 @@ def run_session(command: Sequence[str], *, limit_s: float, **options: Any) -> in
 
 @contextmanager
 def ends_as_interrupted() -> Iterator[None]:
-    """Let what asks this process to end be an interrupt, so that it leaves nothing behind."""
+    """Treat SIGTERM as an interrupt, so that this process cleans up before it ends."""
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or before != signal.SIG_DFL:
         yield

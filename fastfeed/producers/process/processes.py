@@ -202,8 +202,8 @@ class ProcessProducers(WorkerGroup):
                 if len(self._released) >= self._min_release:
                     self._give_back()
                 if not reorder.ready or reorder.failure is not None:
-                    self._give_back()
                     self._drain()
+                    self._give_back()  # also the slots of what was held back as copies
                 if reorder.settled():
                     produced = self._open(reorder.pop())
                     if self._dispatcher is not None:
@@ -365,8 +365,7 @@ class ProcessProducers(WorkerGroup):
             handle.count(stream, (key, item + 1))
             ready: Ready | ProducedBatch = handle, token
             if stream in self._comparison.suspects and self._reorder.needs(stream):
-                ready = handle.copy_batch(token)
-                self._give_back()  # another stream of the comparison may need the slot
+                ready = handle.copy_batch(token)  # another stream may need the slot to be compared
             self._reorder.insert(ready, key, stream=stream)
             return
         handle.count(stream)

@@ -101,3 +101,21 @@ def test_one_needs_no_copies(order: Any, indexed: bool, tmp_path: Path) -> None:
     ) as runner:
         assert [int(batch[0]) for batch in runner] == list(range(40))
         assert runner.snapshot().consumed.copied == 0
+
+
+@pytest.mark.parametrize("producers", [{"threads": 2}, {"processes": 1}])
+def test_a_source_that_waits_for_the_training(producers: Any) -> None:
+    """What was read is made into a batch while the source waits to give more, as one does whose
+    next record depends on what the training has seen."""
+    seen = [threading.Event() for _ in range(210)]
+
+    def stream() -> Iterator[Any]:
+        for number in range(210):
+            # the first ones come quickly, so that workers ask for many at once
+            assert number <= 200 or seen[number - 1].wait(LIMIT_S)
+            yield np.full(1, number)
+
+    with FeedRunner(stream(), stall_timeout_s=LIMIT_S, **producers) as runner:
+        for batch in runner:
+            seen[int(batch[0])].set()
+    assert all(event.is_set() for event in seen)

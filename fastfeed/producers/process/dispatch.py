@@ -76,6 +76,8 @@ class Dispatcher(ServingThread):
         self._outstanding: dict[int, int] = {}  # by epoch: items that are not back yet
         self._fully_read: set[int] = set()  # epochs that were read completely
         self._requests: deque[tuple[int, int]] = deque()  # worker, items wanted
+        self._worker = -1  # that is being answered
+        self._collected: list[WorkItem] = []  # what was read for it, and is not sent
         self._position = 0  # of the epoch that is read
         self._read = False  # True once the source has ended
         self._complete = False
@@ -154,6 +156,20 @@ class Dispatcher(ServingThread):
         lost = [*self._assigned.pop(worker, {}).values(), *self._inheritance.pop(worker, ())]
         return sorted(lost, key=lambda item: item.ticket)
 
+    def pass_on(self) -> None:
+        """Send what was read for a worker, and does not wait for what the source may give later:
+        its next item may depend on the training, or on the other ranks of a job. From a thread
+        where no signal handler runs."""
+        with self._lock:
+            work, items = self._workers.get(self._worker), self._collected
+            if work is None or not items:
+                return
+            self._collected = []
+        try:
+            send_items(work, items)
+        except BaseException as error:
+            self._fail(error)
+
     def taken(self) -> None:
         """Note that fewer batches are ready or in flight. Under the lock."""
         if self.held and len(self._reorder.ready) * 2 <= self.ready_limit:
@@ -189,17 +205,20 @@ class Dispatcher(ServingThread):
                 if self._error is not None:
                     raise self._error
         except BaseException as error:
-            failure = error if isinstance(error, FeedError) else ProducerFailed("the source", error)
-            with self._lock:
-                ticket = getattr(failure, "ticket", None) if self._reorder.ordered else None
-                self._reorder.fail(
-                    failure, ticket, epoch=self._position if error is self._error else -1
-                )
-            self._wake()
+            self._fail(error)
         finally:
             self.reading = True  # the `finally` of a generator
             self._items.close()  # type: ignore[attr-defined]  # a generator
             self.reading = False
+
+    def _fail(self, error: BaseException) -> None:
+        failure = error if isinstance(error, FeedError) else ProducerFailed("the source", error)
+        with self._lock:
+            ticket = getattr(failure, "ticket", None) if self._reorder.ordered else None
+            self._reorder.fail(
+                failure, ticket, epoch=self._position if error is self._error else -1
+            )
+        self._wake()
 
     def _listen(self) -> None:
         with self._lock:
@@ -223,7 +242,10 @@ class Dispatcher(ServingThread):
         items, inherits = self._inherited(worker, wanted)
         retired = worker in self._retired and not inherits
         if not (inherits or retired):
-            items = self._next_items(worker, wanted)
+            read = self._next_items(worker, wanted)
+            if read is None:
+                return True
+            items = read
         with self._lock:
             work = self._workers.get(worker)
             complete = self._complete or retired
@@ -254,25 +276,29 @@ class Dispatcher(ServingThread):
             assigned.update((item.ticket, item) for item in items)
             return items, True
 
-    def _next_items(self, worker: int, wanted: int) -> list[WorkItem]:
-        items: list[WorkItem] = []
+    def _next_items(self, worker: int, wanted: int) -> list[WorkItem] | None:
+        """Return items that were read, or None if they are sent already: see `pass_on`."""
         wanted = min(wanted, self._allowance(worker))
-        end_s, nbytes = time.perf_counter() + MAX_READ_S, 0
-        while len(items) < wanted and (
-            not items or (nbytes < MAX_ANSWER_NBYTES and time.perf_counter() < end_s)
+        end_s, count, nbytes = time.perf_counter() + MAX_READ_S, 0, 0
+        self._worker = worker
+        while count < wanted and (
+            not count or (nbytes < MAX_ANSWER_NBYTES and time.perf_counter() < end_s)
         ):
             item = self._spare.popleft() if self._spare else self._next()
             if item is None:
                 break
             with self._lock:
-                # It died meanwhile: the next worker that asks gets the item.
-                if worker not in self._workers:
-                    self._spare.append(item)
+                # It died meanwhile, or has its answer: the next worker that asks gets the item.
+                if worker not in self._workers or (count and not self._collected):
+                    self._spare.appendleft(item)
                     break
                 self._assigned.setdefault(worker, {})[item.ticket] = item
-            items.append(item)
+                self._collected.append(item)
+            count += 1
             nbytes += payload_nbytes(item.payload)
-        return items
+        with self._lock:
+            items, self._collected = self._collected, []
+        return items if items or not count else None
 
     def _allowance(self, worker: int) -> int:
         """Return how many items a worker may get: enough that the consumer does not wait, and no

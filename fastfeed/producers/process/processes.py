@@ -276,7 +276,7 @@ class ProcessProducers(WorkerGroup):
 
     def audit(self) -> SlotCounts:
         """Return the number of slots in each state."""
-        self.tick()
+        self._return_idle()
         return self._slots()
 
     def _open(self, ready: Ready | ProducedBatch | None) -> ProducedBatch | None:
@@ -287,6 +287,12 @@ class ProcessProducers(WorkerGroup):
         return produced
 
     def tick(self) -> None:
+        """Do what must not wait for the consumer, nor for the source's next item."""
+        self._return_idle()
+        if self._dispatcher is not None:
+            self._dispatcher.pass_on()
+
+    def _return_idle(self) -> None:
         """Return slots that the consumer has released, if it does not come back soon."""
         idle = self._released and not self._receiver.is_copy
         if idle and self._lock.acquire(blocking=False):

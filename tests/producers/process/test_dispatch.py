@@ -228,6 +228,63 @@ def test_what_a_broken_source_gave_before_is_still_sent(trainers: Any) -> None:
     assert str(failure.error).startswith("batch 3 raised Broken")
 
 
+@pytest.fixture
+def asked_for_more(trainers: Any) -> Iterator[Any]:
+    """A dispatcher with an answer of one item, whose source makes it wait for the next one."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def stream() -> Iterator[Any]:
+        yield "first"
+        reached.set()
+        go_on.wait(LONG_S)
+        yield "second"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "MAX_READ_S", LONG_S)
+        trainer = trainers(stream())
+        trainer.hire(0)
+        trainer.ask(0, 5)
+        assert reached.wait(LONG_S)
+        trainer.go_on = go_on
+        yield trainer
+        go_on.set()
+
+
+def test_what_was_read_does_not_wait_for_the_next_item(asked_for_more: Any) -> None:
+    """The source may wait for what the training does with the first item."""
+    asked_for_more.dispatcher.pass_on()
+    assert asked_for_more.answer(0) == [(0, 0, "first", 0)]
+    asked_for_more.dispatcher.pass_on()  # there is nothing
+    asked_for_more.go_on.set()
+    asked_for_more.ask(0, 5)
+    assert asked_for_more.answer(0) == [(1, 0, "second", 1)]
+
+
+def test_what_was_read_for_a_worker_that_died_is_inherited(asked_for_more: Any) -> None:
+    lost = asked_for_more.die(0)
+    asked_for_more.dispatcher.pass_on()
+    asked_for_more.go_on.set()
+    asked_for_more.hire(1, lost)
+    items: list[Any] = []
+    while len(items) < 2:
+        asked_for_more.ask(1, 5)
+        items += asked_for_more.answer(1) or []
+    assert [item[2] for item in items] == ["first", "second"]
+
+
+def test_what_cannot_be_passed_on_ends_the_feed(
+    asked_for_more: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def send(*_: Any) -> None:
+        raise Broken("no descriptor is left")
+
+    monkeypatch.setattr(dispatch, "send_items", send)
+    asked_for_more.dispatcher.pass_on()
+    assert asked_for_more.woken.is_set()
+    assert isinstance(asked_for_more.order.failure.error.__cause__, Broken)
+
+
 def test_stop_does_not_wait_for_the_users_code() -> None:
     reached, go_on = threading.Event(), threading.Event()
 

@@ -7,7 +7,6 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 from types import CodeType
-from typing import Any
 
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
@@ -56,10 +55,3 @@ def short_name(file: str, here: str) -> str:
         if file.startswith(folder):
             return file.removeprefix(folder)
     return os.path.basename(file) or file
-
-
-def ends_epochs(data: Any) -> bool:
-    """Return True if a data set of Keras changes at the end of each epoch: its class, and not
-    Keras, has an on_epoch_end."""
-    known = getattr(type(data), "on_epoch_end", None)
-    return known is not None and not getattr(known, "__module__", "").startswith("keras.")

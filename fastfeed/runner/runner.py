@@ -20,6 +20,7 @@ from fastfeed.options import FeedOptions, Shuffle, options_from
 from fastfeed.runner.iteration import Epoch, IterationManager, Turns, batches_of
 from fastfeed.runner.stream import Stream
 from fastfeed.source import IndexedSource
+from fastfeed.source.epoch_ends import refuse_state_of
 
 if TYPE_CHECKING:
     from fastfeed.sinks.session_queue import SessionQueue
@@ -271,6 +272,7 @@ class FeedRunner:
         Every batch that was handed out counts, and none that is only ready. Raise StateError for a
         session whose queue shuffles: which records it has given is unknown.
         """
+        refuse_state_of(self._stream.source)
         return self._stream.state(None if self._sink is None else self._sink.state())
 
     def restore(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> FeedRunner:

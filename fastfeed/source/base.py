@@ -21,6 +21,7 @@ from fastfeed.core.status import INPUT, waiting
 from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
+from fastfeed.source.epoch_ends import EpochEnds
 
 LOG = logging.getLogger("fastfeed")
 FILTERED: Any = object()  # in place of an item that filter= leaves out
@@ -116,6 +117,7 @@ class TicketedSource(ABC):
     """A source of one order of items, which the producers take in turn, under a lock."""
 
     ordered = True
+    ends: EpochEnds | None = None
 
     def __init__(
         self, options: FeedOptions, *, start: StreamStart | None, single_records: bool
@@ -141,7 +143,11 @@ class TicketedSource(ABC):
                 self._lock.release()
             if item is None:
                 return
-            yield item
+            try:
+                yield item
+            finally:
+                if self.ends is not None:
+                    self.ends.made()
 
     def close(self) -> None:
         """Close what all producers read together: the last of them has ended."""

@@ -180,6 +180,11 @@ def refuse_cache(given: Any, source: Source, *, options: FeedOptions) -> None:
             f"cache={cache.place!r} requires single records by index (len() and [index], "
             f"records=True), got {type(given).__name__}"
         )
+    if source.ends is not None:
+        raise OptionError(
+            f"cache={cache.place!r} of {type(given).__name__}, whose on_epoch_end may change its "
+            "records after each epoch: leave one of both out"
+        )
     transform = options.transform
     if transform is not None and has_parameter(transform, "worker") and not cache.random:
         raise OptionError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from dis import get_instructions
@@ -11,20 +10,15 @@ from typing import Any
 
 from fastfeed.core.order import Order, Recipe, order_of
 from fastfeed.core.position import FROM_THE_START, StreamStart
-from fastfeed.core.user_code import ends_epochs
 from fastfeed.core.worker import Worker
-from fastfeed.errors import FeedWarning, OptionError
+from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.samplers import FIXED_SAMPLERS
 from fastfeed.source.base import EpochEnd, Item, ItemReader, TicketedSource
+from fastfeed.source.epoch_ends import epoch_ends_of
 from fastfeed.source.mix import Mix
 
 Claim = Callable[[int], "int | None"]
-NOT_CALLED = (
-    "the source has an on_epoch_end, which FeedRunner does not call: what it would change stays as "
-    "it is in every epoch. Where it only shuffles, leave it out: let the source return single "
-    "records, and set batch_size= and shuffle=True"
-)
 
 
 class IndexedSource(TicketedSource):
@@ -47,13 +41,12 @@ class IndexedSource(TicketedSource):
         self._numbers: Iterator[int] = iter(())
         self._claim: Claim | None = None
         self._batches = 0  # of an epoch, where they are claimed
+        self.ends = epoch_ends_of(data, options)
         if not self._length:
             raise OptionError(
                 "the source is empty: it must have at least one record, its len() is 0"
             )
         self._refuse_unfillable(options)
-        if ends_epochs(data):
-            warnings.warn(NOT_CALLED, FeedWarning, stacklevel=2)
         if self._recipe.group_size > 1:
             _refuse_broken_groups(options, size=self._recipe.group_size)
 
@@ -96,6 +89,8 @@ class IndexedSource(TicketedSource):
         elif not self._chunk:
             indices = indices[0]
         self._ticket += 1
+        if self.ends is not None:
+            self.ends.taken()
         return Item(self._ticket - 1, indices, number)
 
     def _following(self, worker: Worker, order: Order) -> tuple[int, list[int]]:
@@ -114,6 +109,8 @@ class IndexedSource(TicketedSource):
 
     def _begin(self, worker: Worker) -> None:
         start = self._start if self._epoch < 0 else FROM_THE_START
+        if self._epoch >= 0 and self.ends is not None:
+            self.ends.end()
         if len(self._data) != self._length:
             raise OptionError(
                 f"the source's length changed from {self._length} to {len(self._data)} between "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedOptions, FeedRunner, FeedWarning, OptionError, ProducerError, Worker
+from fastfeed import FeedOptions, FeedRunner, OptionError, ProducerError, Worker
 from fastfeed.source import CallableSource, EpochEnd, IndexedSource, Item, SharedSource, source_from
 from tests.helpers.feeds import Readable
 
@@ -47,26 +46,6 @@ class Rows:
         if not 0 <= index < self.length:
             raise IndexError(index)
         return index * 10
-
-
-class Reshuffled(Rows):
-    """As many data sets for Keras are written."""
-
-    def on_epoch_end(self) -> None:
-        raise AssertionError("nobody calls it")
-
-
-def test_an_end_of_epoch_that_nobody_calls_is_said() -> None:
-    with pytest.warns(FeedWarning, match="has an on_epoch_end, which FeedRunner does not call"):
-        assert len(read(Reshuffled(3), records=False)) == 4
-    keras = pytest.importorskip("keras")
-
-    class Plain(Rows, keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
-        pass
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read(Plain(3), records=False)
 
 
 class OldIterable:

@@ -11,10 +11,6 @@ from fastfeed.diagnose.patches.names import own
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, imported_by
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 
-EPOCH_END = (
-    "its on_epoch_end, which a runner does not call, may change the data; where it only shuffles, "
-    "let the data set return single records, and set batch_size= and shuffle=True"
-)
 # Input in memory; a generator, which runs in a thread by now.
 NEEDS_NONE = ("ndarray", "EagerTensor", "Tensor", "list", "tuple", "dict", "generator")
 
@@ -103,14 +99,10 @@ class FittedInput:
             if given is None or kind in NEEDS_NONE or "Dataset" in kind:
                 continue
             yield from self._workers(case, file, given=given, call=call)
-            if site.fact("epoch_end") == "True":
-                title = f"FeedRunner(...){keras_sink(file)} in place of {file.source(given)}"
-                yield Proposal(title, (), case.advice("processes", "threads"), refused=EPOCH_END)
-            else:
-                order = next((one.value for one in call.keywords if one.arg == "shuffle"), None)
-                mixed = file.source(order) if order is not None else "True"  # as fit does
-                more = f"shuffle={mixed}, " if site.fact("indexed") == "True" else ""
-                yield from self._runner(case, file, given=given, options=f"records=False, {more}")
+            order = next((one.value for one in call.keywords if one.arg == "shuffle"), None)
+            mixed = file.source(order) if order is not None else "True"  # as fit does
+            more = f"shuffle={mixed}, " if site.fact("indexed") == "True" else ""
+            yield from self._runner(case, file, given=given, options=f"records=False, {more}")
 
     def _workers(
         self, case: PatchCase, file: SourceFile, *, given: ast.expr, call: ast.Call

@@ -33,8 +33,7 @@ class Proposal:
     hook sees them. `makes`: it says who makes the batches, so that one such change is enough.
     `rarer`: the script then does something less often, so that its user gets other results.
     `casts`: batches have another dtype on purpose. `allows`: what its batches may be, of WORDS.
-    `freezes`: what random numbers decide would be the same in each epoch. `refused`: why it cannot
-    be tried.
+    `freezes`: what random numbers decide would be the same in each epoch.
     """
 
     title: str
@@ -47,7 +46,6 @@ class Proposal:
     casts: bool = False
     allows: tuple[str, ...] = WORDS[:-1]
     freezes: bool = False
-    refused: str = ""
 
 
 class Patch(Protocol):

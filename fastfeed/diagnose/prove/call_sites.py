@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fastfeed.core.user_code import ends_epochs, is_users_code
+from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
@@ -135,7 +135,7 @@ class CallSites:
         def get_data_adapter(x: Any, *args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
             indexed = hasattr(x, "__len__") and hasattr(x, "__getitem__")
-            facts = {"x": type(x).__name__, "epoch_end": ends_epochs(x), "indexed": indexed}
+            facts = {"x": type(x).__name__, "indexed": indexed}
             site = self.note("fit", frame, **facts)
             if site is not None:
                 self.found.setdefault(site._replace(used_at=site_of(frame)))

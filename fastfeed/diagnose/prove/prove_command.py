@@ -38,7 +38,6 @@ PATCH_FILE = "fastfeed.patch"
 WINDOW_STEPS, MIN_WINDOW_S = 120, 5.0  # of a run that measures a rate, after its warm-up
 SAMPLED_KIND = "sampled"
 WATCHED = "__import__('fastfeed').watch(("
-RARER = "your script would do it less often (--also-rarer)"
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def prove(
         case, marks = _diagnosed(trials, workspace, warmup_s=plan.warmup_s, tell=progress.tell)
         diagnosis, files = case.diagnosis, case.files
         proposals = list(proposals_of(case)) if diagnosis.figures is not None else []
-        shown = [one for one in proposals if one.refused or (one.rarer and not plan.also_rarer)]
+        shown = [one for one in proposals if one.rarer and not plan.also_rarer]
         search = Search(
             trials,
             [one for one in proposals if one not in shown],
@@ -245,7 +244,7 @@ def _proof(
     seconds: float,
 ) -> Proof:
     """Return what a search found, `shown`: changes that were not to be tried."""
-    untried = [f"{one.title}: {one.refused or RARER}" for one in shown]
+    untried = [f"{one.title}: your script would do it less often (--also-rarer)" for one in shown]
     if search.failed:
         untried.insert(0, f"anything: the script as it is gave no figures: {search.failed}")
     speedup, interval, words = search.total()

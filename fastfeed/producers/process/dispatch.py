@@ -15,6 +15,7 @@ from typing import Any
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, ProducerFailed
 from fastfeed.producers.inbox import EpochPlan
+from fastfeed.producers.process.data_changes import DataChanges
 from fastfeed.producers.process.supervisor import ServingThread
 from fastfeed.producers.process.work_socket import (
     REPLY,
@@ -61,12 +62,15 @@ class Dispatcher(ServingThread):
         lock: threading.Lock,
         wake: Callable[[], None],
         prefetch: int | None = None,
+        changes: DataChanges | None = None,
     ) -> None:
         super().__init__("fastfeed-dispatch")
         self._items = items
         self._reorder = reorder
         self._lock = lock
         self._wake = wake
+        self._changes = changes
+        self._versions: dict[int, int] = {}  # of the changes, by worker
         self._workers: dict[int, socket.socket] = {}
         # by worker and ticket: items that are not back yet
         self._assigned: dict[int, dict[int, WorkItem]] = {}
@@ -123,6 +127,11 @@ class Dispatcher(ServingThread):
         if predecessor in self._retired:
             self.retire(worker)
 
+    @property
+    def at_work(self) -> bool:
+        """True while items are not back yet."""
+        return bool(self._outstanding)
+
     def is_retired(self, worker: int) -> bool:
         """Return True for a worker that was retired. Under the lock."""
         return worker in self._retired
@@ -161,12 +170,13 @@ class Dispatcher(ServingThread):
         its next item may depend on the training, or on the other ranks of a job. From a thread
         where no signal handler runs."""
         with self._lock:
-            work, items = self._workers.get(self._worker), self._collected
+            worker, items = self._worker, self._collected
+            work = self._workers.get(worker)
             if work is None or not items:
                 return
             self._collected = []
         try:
-            send_items(work, items)
+            self._send(worker, work, items=items)
         except BaseException as error:
             self._fail(error)
 
@@ -182,6 +192,8 @@ class Dispatcher(ServingThread):
         if not self._outstanding[item.position]:
             del self._outstanding[item.position]
             self._check_for_end()
+            if self._changes is not None:
+                self.notify()  # the next epoch may begin
 
     def _check_for_end(self) -> None:
         if not self._reorder.ordered:
@@ -209,6 +221,8 @@ class Dispatcher(ServingThread):
         finally:
             self.reading = True  # the `finally` of a generator
             self._items.close()  # type: ignore[attr-defined]  # a generator
+            if self._changes is not None:
+                self._changes.shipment.close()
             self.reading = False
 
     def _fail(self, error: BaseException) -> None:
@@ -252,10 +266,19 @@ class Dispatcher(ServingThread):
         if work is None:
             return True
         if items:
-            send_items(work, items)
+            self._send(worker, work, items=items)
         elif complete:
             send_message(work, REPLY.pack(b"E", 0))
         return bool(items) or complete
+
+    def _send(self, worker: int, work: socket.socket, *, items: Sequence[WorkItem]) -> None:
+        """Send items, after the changes of their data set that the worker has not got."""
+        changes = self._changes
+        if changes is not None and self._versions.get(worker, 0) < changes.version:
+            self._versions[worker] = changes.version
+            shipment = changes.shipment
+            send_message(work, REPLY.pack(b"C", shipment.nbytes), shipment.fd)
+        send_items(work, items)
 
     def _inherited(self, worker: int, wanted: int) -> tuple[list[WorkItem], bool]:
         """Return what a worker inherits, and True if it may not get other items yet. Suspect items

@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -23,6 +24,7 @@ from fastfeed.producers.builder import BatchBuilder, Outlet
 from fastfeed.producers.generators import Generators
 from fastfeed.producers.inbox import Inbox, InboxSource
 from fastfeed.producers.loop import Producer, run_with_low_priority
+from fastfeed.producers.process.data_changes import apply_changes
 from fastfeed.producers.process.outlet import RingOutlet
 from fastfeed.producers.process.ship import by_value, unpack
 from fastfeed.producers.process.work_socket import SocketInbox
@@ -186,6 +188,7 @@ def producers_of(
     # All threads of a process share its generators: they are seeded for each item only if there is
     # one thread.
     reader = given if source is None else source.reader
+    inbox.change = partial(apply_changes, reader.data)
     builder = BatchBuilder(reader, options, generators=generators if exclusive else None)
     producers = []
     for thread, outlet in enumerate(outlets):

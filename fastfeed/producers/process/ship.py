@@ -20,7 +20,7 @@ import os
 import pickle
 import sys
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FunctionType, SimpleNamespace
@@ -57,25 +57,26 @@ class Shipment:
             os.close(fd)
 
 
-def pack(value: Any, *, what: str) -> Shipment:
+def pack(value: Any, *, what: str, pickler: Callable[[], SourcePickler] | None = None) -> Shipment:
     """Pack `value` into memory of its own, with each large array once. Raise OptionError if a part
     of it cannot be pickled; the text names the part, the reason and the remedy. `what` names the
     value in such texts."""
-    pickler = _Pickler()
+    new = pickler or SourcePickler
+    pickled = new()
     try:
-        pickler.dump(value)
+        pickled.dump(value)
     except Exception as error:
         raise OptionError(
-            explain(value, error, what=what, dump=lambda part: _Pickler().dump(part))
+            explain(value, error, what=what, dump=lambda part: new().dump(part))
         ) from error
-    places, start = _places(pickler.arrays)
+    places, start = _places(pickled.arrays)
     head = pickle.dumps((what, start, places))
-    segment = Segment.create(start + sum(map(len, pickler.pieces)) + len(head), "fastfeed-source")
+    segment = Segment.create(start + sum(map(len, pickled.pieces)) + len(head), "fastfeed-source")
     try:
         segment.populate(0, segment.nbytes, write=True)
-        for array, (position, _) in zip(pickler.arrays, places, strict=True):
+        for array, (position, _) in zip(pickled.arrays, places, strict=True):
             np.ndarray(array.shape, array.dtype, buffer=segment.map, offset=position)[...] = array
-        for piece in (*pickler.pieces, head):
+        for piece in (*pickled.pieces, head):
             segment.map[start : start + len(piece)] = piece
             start += len(piece)
         segment.map[:8] = (segment.nbytes - len(head)).to_bytes(8, "little")
@@ -141,7 +142,7 @@ def _code_of_file(name: str, make: Any, *arguments: Any) -> CodeType:
     return code.replace(co_filename=name)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type information
+class SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type information
     """Pickler that returns the pickle in pieces and leaves large arrays in place: it copies nothing
     large."""
 

@@ -18,7 +18,8 @@ from fastfeed.ring.writer import Stopped
 
 REQUEST = struct.Struct("<I")  # number of items wanted
 # b"I": so many items (ticket, epoch, payload, number) follow. b"F": they lie in the descriptor, in
-# so many bytes. b"E": there are no more. b"A": so many epochs may begin.
+# so many bytes; b"C": changes of the data set do. b"E": there are no more items. b"A": so many
+# epochs may begin.
 REPLY = struct.Struct("<cq")
 INLINE_NBYTES = 2**15
 # A worker requests items in advance for this time. More would wait here instead of going to another
@@ -98,6 +99,9 @@ class SocketInbox(Inbox):
         kind, count = REPLY.unpack_from(data)
         if kind == b"A":
             self.allow(count)
+            return
+        if kind == b"C":
+            self.change(Segment.received(fds, count, writable=False).map)
             return
         self._requested = False
         if kind == b"E":

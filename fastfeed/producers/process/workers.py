@@ -28,6 +28,7 @@ from fastfeed.core.status import (
 from fastfeed.options import FeedOptions
 from fastfeed.producers.failure import WorkerDeath
 from fastfeed.producers.inbox import EpochPlan
+from fastfeed.producers.process.data_changes import DataChanges
 from fastfeed.producers.process.dispatch import Dispatcher, read
 from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
 from fastfeed.producers.process.main import WorkerTask
@@ -39,7 +40,7 @@ from fastfeed.ring.reader import SlotRef
 from fastfeed.ring.status_page import NO_ITEM
 from fastfeed.ring.token import Token
 from fastfeed.ring.writer import NO_NEED
-from fastfeed.source import Source, StreamComparison
+from fastfeed.source import IndexedSource, Source, StreamComparison
 
 MIN_IN_FLIGHT = 16  # batches in flight over all workers, at least
 # Slots of a worker, if memory= has room for them, for batches that wait for a straggler's.
@@ -161,13 +162,18 @@ class WorkerGroup:
             suspects=self._comparison.suspects,
         )
         self._dispatcher: Dispatcher | None = None
+        self._changes: DataChanges | None = None
+        if isinstance(source, IndexedSource) and source.ends is not None:
+            self._changes = DataChanges(source.reader.data)
+            source.ends.call = self._changes.call
         if source.ordered:
             self._dispatcher = Dispatcher(
-                read(source, plan, allowed=lambda: self._allowed),
+                read(source, plan, allowed=self._may_begin),
                 self._reorder,
                 lock=self._lock,
                 wake=wake,
                 prefetch=options.prefetch,
+                changes=self._changes,
             )
         self._handles: dict[int, WorkerHandle] = {}
         self._released: deque[SlotRef] = deque()  # slots without views, to be returned
@@ -181,6 +187,13 @@ class WorkerGroup:
         self._past_rows: list[StageRow] = []
         self._failures = FailureCounter()
         self._oom_kills = oom_kills() or 0
+
+    def _may_begin(self) -> int:
+        """Return how many epochs may begin. Where the data set changes between two of them, the
+        records of the one must be back."""
+        assert self._dispatcher is not None
+        waits = self._changes is not None and self._dispatcher.at_work
+        return 0 if waits else self._allowed
 
     def _add_workers(self, channels: WorkerChannels) -> list[WorkerHandle]:
         """Retire the workers that the options have no place for. Return new ones, local ones

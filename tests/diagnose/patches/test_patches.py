@@ -235,7 +235,7 @@ def test_a_sequence_gets_workers_or_a_runner(tmp_path: Path) -> None:
 def test_a_sequence_is_shuffled_as_fit_does(tmp_path: Path, given: str, mixed: str) -> None:
     text = FIT.replace("epochs=3", f"epochs=3{given}")
     script = Script(tmp_path, text, kind="keras", loop="model.fit(")
-    script.calls_of("fit", "model.fit(", x="Cells", epoch_end=False, indexed=True)
+    script.calls_of("fit", "model.fit(", x="Cells", indexed=True)
     found = script.patched(FittedInput(), titled="FeedRunner")
     assert f"FeedRunner(cells, records=False, shuffle={mixed}, threads=1).dataset()" in found
 
@@ -251,15 +251,6 @@ def test_an_import_goes_behind_a_comment_and_its_alias_is_that_of_the_package(
     assert "t.data.AUTOTUNE" in script.patched(ParallelMaps())
     found = script.patched(GeneratorDataset())
     assert "import tensorflow as t  # noqa\nfrom fastfeed import FeedRunner\n" in found
-
-
-def test_a_sequence_that_changes_at_the_end_of_an_epoch_gets_no_runner(tmp_path: Path) -> None:
-    script = Script(tmp_path, FIT, kind="keras", loop="model.fit(")
-    script.calls_of("fit", "model.fit(", x="Cells", epoch_end=True)
-    (refused,) = (one for one in script.proposals(FittedInput()) if "FeedRunner" in one.title)
-    assert (
-        refused.edits == () and "its on_epoch_end, which a runner does not call" in refused.refused
-    )
 
 
 def test_each_change_is_proposed_once(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""The end of each epoch for data sets that change there, as those of Keras do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fastfeed.core.status import INPUT, waiting
+from fastfeed.errors import OptionError, StateError
+from fastfeed.options import FeedOptions
+
+
+class EpochEnds:
+    """Calls `call` between two epochs: every item of the one is made by then, and none of the next
+    is begun."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self._in_hand = 0
+        self._changed = threading.Condition()
+
+    def taken(self) -> None:
+        """Note that a producer begins an item."""
+        with self._changed:
+            self._in_hand += 1
+
+    def made(self) -> None:
+        """Note that a producer asks for another item, or has ended."""
+        with self._changed:
+            self._in_hand -= 1
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Wait for the other producers, and call. Raise what the call raises."""
+        with self._changed, waiting(INPUT):
+            self._changed.wait_for(lambda: not self._in_hand)
+        self.call()
+
+
+def epoch_ends_of(data: Any, options: FeedOptions) -> EpochEnds | None:
+    """Return the ends of the epochs of `data`, or None if nothing happens there. Raise OptionError
+    where the copies of a data set would no longer be the same."""
+    own = getattr(type(data), "on_epoch_end", None)
+    if own is None or getattr(own, "__module__", "").startswith("keras."):
+        return None
+    copies = {
+        "shard=": options.own_shard is not None or options.stealing,
+        "remote=": options.remote is not None,
+    }
+    for name in (name for name, given in copies.items() if given):
+        raise OptionError(
+            f"{name} with {type(data).__name__}, whose on_epoch_end changes it after each epoch: "
+            "its copies elsewhere would not change alike. Where it only shuffles, leave it out: "
+            "let the source return single records, and set batch_size= and shuffle=True"
+        )
+    return EpochEnds(data.on_epoch_end)
+
+
+def refuse_state_of(source: Any) -> None:
+    """Raise StateError for a source whose order nobody can bring back."""
+    if getattr(source, "ends", None) is not None:
+        raise StateError(
+            "state(): the source has an on_epoch_end, which may change its records and their order "
+            "after each epoch, and a new run could not continue with them. Where it only shuffles, "
+            "leave it out: let the source return single records, and set batch_size= and "
+            "shuffle=True"
+        )

@@ -57,11 +57,17 @@ class _Fitted:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         fitted = options.update(width=min(options.max_width, WIDEST))
-        for piece in console.render(self._content, fitted):
-            if options.ascii_only:
-                text = piece.text.translate(ASCII).encode("ascii", "replace").decode()
-                piece = Segment(text, piece.style, piece.control)
-            yield piece
+        for line in Segment.split_lines(console.render(self._content, fitted)):
+            while line and not line[-1].text.rstrip(" "):
+                line.pop()  # blanks that fill the line, which a file would keep
+            if line:
+                line[-1] = Segment(line[-1].text.rstrip(" "), line[-1].style)
+            for piece in line:
+                if options.ascii_only:
+                    text = piece.text.translate(ASCII).encode("ascii", "replace").decode()
+                    piece = Segment(text, piece.style, piece.control)
+                yield piece
+            yield Segment.line()
 
 
 def _section(section: sections.ReportSection) -> Iterator[RenderableType]:

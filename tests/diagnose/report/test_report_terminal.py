@@ -55,6 +55,7 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
     for width in (80, 200, 40, 24):
         lines = shown(told, width=width).splitlines()
         assert max(map(cell_len, lines)) <= min(width, terminal.WIDEST), width
+        assert not any(line.endswith(" ") for line in lines), "no blanks fill a line"
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 10])

@@ -38,11 +38,16 @@ class EpochEnds:
         self.call()
 
 
+def changes_by_epoch(data: Any) -> bool:
+    """Return True if the class of a data set, and not that of Keras, has an on_epoch_end."""
+    own = getattr(type(data), "on_epoch_end", None)
+    return own is not None and not getattr(own, "__module__", "").startswith("keras.")
+
+
 def epoch_ends_of(data: Any, options: FeedOptions) -> EpochEnds | None:
     """Return the ends of the epochs of `data`, or None if nothing happens there. Raise OptionError
     where the copies of a data set would no longer be the same."""
-    own = getattr(type(data), "on_epoch_end", None)
-    if own is None or getattr(own, "__module__", "").startswith("keras."):
+    if not changes_by_epoch(data):
         return None
     copies = {
         "shard=": options.own_shard is not None or options.stealing,

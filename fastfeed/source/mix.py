@@ -19,6 +19,7 @@ from fastfeed.core.order import (
     Permutation,
 )
 from fastfeed.errors import OptionError
+from fastfeed.source.epoch_ends import changes_by_epoch
 
 MAX_PERIOD = 2**16  # longest pattern of turns: 1 MB, up to 0.1 s to build
 
@@ -220,6 +221,11 @@ def _indexable(source: Any) -> Any:
         raise OptionError(
             "a source in a mix must not be a Mix: pass all plain sources to one Mix and multiply "
             "their weights"
+        )
+    if changes_by_epoch(source):
+        raise OptionError(
+            f"a source in a mix must not have an on_epoch_end, got {kind}: its epochs are not those "
+            "of the mix. Where it only shuffles, leave it out, and set shuffle=True"
         )
     by_number = hasattr(source, "__len__") and hasattr(source, "__getitem__")
     columns = isinstance(source, tuple) and not all(map(np.isscalar, source))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, OptionError, ProducerError, StateError
+from fastfeed import FeedRunner, Mix, OptionError, ProducerError, StateError
 from tests.helpers.feeds import Broken
 from tests.helpers.streams import LIMIT_S
 
@@ -221,6 +221,11 @@ def test_a_call_that_fails_ends_the_feed(producers: Any) -> None:
 def test_copies_that_would_change_otherwise_are_refused(options: Any, name: str) -> None:
     with pytest.raises(OptionError, match=f"{name}.* of Cells|{name} with Cells"):
         FeedRunner(Cells(), **{"records": False, **options})
+
+
+def test_it_is_refused_in_a_mix() -> None:
+    with pytest.raises(OptionError, match="must not have an on_epoch_end, got Cells"):
+        Mix([(Cells(), 1.0)])
 
 
 def test_its_state_is_refused() -> None:

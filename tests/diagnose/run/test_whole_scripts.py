@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -38,13 +39,14 @@ def diagnosed(
     if needs:
         pytest.importorskip(needs)
     told = folder / "told.json"
-    before = set(Path(tempfile.gettempdir()).glob("fastfeed-diagnose-*"))
     words = ["--seconds", "4", "--warmup", "1", "--stop", "--json", str(told)]
     command = [sys.executable, "-c", code, "diagnose", *words, "--", str(WHOLE / name)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    assert set(Path(tempfile.gettempdir()).glob("fastfeed-diagnose-*")) <= before
+    with tempfile.TemporaryDirectory(prefix="whole-") as own:  # other tests diagnose, too
+        env = {**os.environ, "TMPDIR": own}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=env)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        assert not list(Path(own).glob("fastfeed-diagnose-*"))
     return json.loads(told.read_text()), " ".join(done.stderr.split())
 
 

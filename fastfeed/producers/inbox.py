@@ -78,7 +78,7 @@ class Inbox(EpochPermit):
 
     def __init__(self, *, allowed: int) -> None:
         super().__init__(allowed)
-        self.change: Callable[[memoryview], Any] = id  # of the data set
+        self.change: Callable[[memoryview], Any] = id  # applies those of the data set
         self._items: list[SentItem] = []  # a heap: the consumer waits for the lowest ticket
         self._received = 0
         self._total: int | None = None  # once it is known

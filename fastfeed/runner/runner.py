@@ -270,7 +270,8 @@ class FeedRunner:
         model.
 
         Every batch that was handed out counts, and none that is only ready. Raise StateError for a
-        session whose queue shuffles: which records it has given is unknown.
+        session whose queue shuffles: which records it has given is unknown; and for a source with
+        an on_epoch_end, which may change the order.
         """
         refuse_state_of(self._stream.source)
         return self._stream.state(None if self._sink is None else self._sink.state())

@@ -183,7 +183,7 @@ def refuse_cache(given: Any, source: Source, *, options: FeedOptions) -> None:
     if source.ends is not None:
         raise OptionError(
             f"cache={cache.place!r} of {type(given).__name__}, whose on_epoch_end may change its "
-            "records after each epoch: leave one of both out"
+            "records after each epoch: use only one of them"
         )
     transform = options.transform
     if transform is not None and has_parameter(transform, "worker") and not cache.random:

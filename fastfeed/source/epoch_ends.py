@@ -12,8 +12,8 @@ from fastfeed.options import FeedOptions
 
 
 class EpochEnds:
-    """Calls `call` between two epochs: every item of the one is made by then, and none of the next
-    is begun."""
+    """Calls `call` between two epochs: after the last item of one epoch is made, and before the
+    first item of the next one is begun."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call

@@ -224,8 +224,8 @@ def _indexable(source: Any) -> Any:
         )
     if changes_by_epoch(source):
         raise OptionError(
-            f"a source in a mix must not have an on_epoch_end, got {kind}: its epochs are others "
-            "than those of the mix. Where it only shuffles, leave it out, and set shuffle=True"
+            f"a source in a mix must not have an on_epoch_end, got {kind}: the mix has epochs "
+            "of its own. Where it only shuffles, leave it out, and set shuffle=True"
         )
     by_number = hasattr(source, "__len__") and hasattr(source, "__getitem__")
     columns = isinstance(source, tuple) and not all(map(np.isscalar, source))

@@ -86,6 +86,13 @@ def test_each_epoch_is_that_of_its_call(producers: Any, draw: Any) -> None:
         assert max(rows[:, 2]) <= len(alone), "the caches of all copies are emptied"
 
 
+@pytest.mark.parametrize("producers", [{"threads": 2}, {"processes": 2}], ids=str)
+def test_each_run_has_an_epoch_of_its_own(producers: Any) -> None:
+    with FeedRunner(Cells(), records=False, epochs=1, **producers) as runner:
+        found = [{int(batch[0, 1]) for batch in runner} for _ in range(EPOCHS)]
+    assert found == [{number} for number in range(EPOCHS)]
+
+
 def test_a_worker_that_begins_later_has_what_was_changed() -> None:
     options: Any = {"records": False, "epochs": EPOCHS, "processes": 1, "prefetch": 1}
     with FeedRunner(Cells(), **options) as runner:
@@ -196,7 +203,10 @@ def test_what_is_no_part_of_the_state_is_not_sent() -> None:
 
 @pytest.mark.parametrize(
     ("source", "match"),
-    [(Nested(), "uses 'inner', which holds a random generator"), (Otherwise(), "returns no dict")],
+    [
+        (Nested(), "uses 'inner', which holds a random generator"),
+        (Otherwise(), "its state is no dict"),
+    ],
 )
 def test_what_cannot_be_sent(source: Any, match: str) -> None:
     assert len(list(epochs_of(source, threads=2))) == EPOCHS

@@ -44,28 +44,31 @@ class DataChanges:
         self._removed: set[str] = set()
         self.version = 0
         self.shipment = Shipment(-1, 0)
+        self._state()  # what cannot be sent is refused before the first epoch
 
     def call(self) -> None:
         """Call on_epoch_end, and pack what it has changed."""
         before = self._watched_call()
         present, kept = vars(self._data), self._state()
+        owner = type(self._data).__name__
         for name, old in before.items():
             if name in kept and not isinstance(kept[name], GENERATOR_KINDS):
+                now = self._content(kept[name])
                 # A small one may be a cache that is emptied here, and that only the copies fill.
-                if old is None or old.nbytes < LARGE_NBYTES or old != self._content(kept[name]):
-                    self._names.add(name)
-                    self._removed.discard(name)
+                if now == old and now.nbytes >= LARGE_NBYTES:
+                    continue
+                if now.draws:
+                    raise OptionError(
+                        f"on_epoch_end of {owner} uses {name!r}, which holds a random generator, "
+                        "and workers seed those of their copies for each record: keep the "
+                        "generator in an attribute of its own, or use threads= without processes="
+                    )
+                self._names.add(name)
+                self._removed.discard(name)
             elif old is not None and name not in present:
                 self._names.discard(name)
                 self._removed.add(name)
-        values = {name: kept[name] for name in sorted(self._names)}
-        owner = type(self._data).__name__
-        for name in (name for name, value in values.items() if self._content(value).draws):
-            raise OptionError(
-                f"on_epoch_end of {owner} uses {name!r}, which holds a random generator, and "
-                "workers seed those of their copies for each record: keep the generator in an "
-                "attribute of its own, or use threads= without processes="
-            )
+        values = {name: kept[name] for name in sorted(self._names & kept.keys())}
         self.shipment.close()
         self.shipment = pack(
             (values, sorted(self._removed)),
@@ -78,12 +81,12 @@ class DataChanges:
         """Return the attributes that copies have. Raise OptionError where the data set pickles
         something else."""
         own = getattr(self._data, "__getstate__", None)  # of every object since Python 3.11
-        state: Any = vars(self._data) if own is None else own()
-        if not isinstance(state, dict):
+        state: Any = getattr(self._data, "__dict__", None) if own is None else own()
+        if not (isinstance(state, dict) and hasattr(self._data, "__dict__")):
             raise OptionError(
-                f"{type(self._data).__name__} has an on_epoch_end, and a __getstate__ that returns "
-                "no dict of its attributes, of which workers could get those that change: use "
-                "threads= without processes="
+                f"{type(self._data).__name__} has an on_epoch_end, and its state is no dict of "
+                "attributes, of which workers could get those that change: use threads= without "
+                "processes="
             )
         return state
 
@@ -130,7 +133,7 @@ class DataChanges:
 
 
 def apply_changes(data: Any, memory: memoryview) -> None:
-    """Give a copy of the data set what a shipment of its changes holds."""
+    """Apply a shipment of changes to a copy of the data set."""
     _receiving.copy = data
     values, removed = unpack_from(memory)
     vars(data).update(values)

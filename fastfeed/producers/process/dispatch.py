@@ -166,9 +166,9 @@ class Dispatcher(ServingThread):
         return sorted(lost, key=lambda item: item.ticket)
 
     def pass_on(self) -> None:
-        """Send what was read for a worker, and does not wait for what the source may give later:
-        its next item may depend on the training, or on the other ranks of a job. From a thread
-        where no signal handler runs."""
+        """Send the items that were read for a worker, if the source makes the thread wait for the
+        next one, which may depend on the training or on the other ranks of a job. From a thread in
+        which no signal handler runs."""
         with self._lock:
             worker, items = self._worker, self._collected
             work = self._workers.get(worker)

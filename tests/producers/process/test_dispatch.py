@@ -275,7 +275,6 @@ def test_what_was_read_for_a_worker_that_died_is_inherited(asked_for_more: Any) 
 def test_what_cannot_be_passed_on_ends_the_feed(
     asked_for_more: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     def send(*_: Any) -> None:
         raise Broken("no descriptor is left")
 

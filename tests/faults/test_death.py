@@ -17,6 +17,7 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.errors import ProducerDied, ProducerFailed
+from fastfeed.producers.process import forkserver
 from fastfeed.producers.process import workers as crew
 from tests.helpers import dying
 from tests.helpers.dying import (
@@ -147,6 +148,14 @@ def test_killed_before_the_first_batch_and_while_nobody_looks() -> None:
         victim.kill()
         with pytest.raises(ProducerDied, match="SIGKILL"):
             next(iter(runner))
+
+
+def test_terminated_before_its_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler of the fork server's is none of its own."""
+    monkeypatch.setattr(forkserver, "__name__", dying.__name__)  # from where it imports `serve`
+    with FeedRunner(endless, **options((2, 1))) as runner:
+        _, error = death_of(runner)
+    assert (error.signal, error.exit_code) == (signal.SIGTERM, None)
 
 
 def test_killed_in_native_code_that_holds_the_interpreter_lock() -> None:

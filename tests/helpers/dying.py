@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 
 from fastfeed import FeedRunner, Worker
+from fastfeed.producers.process import forkserver
 
 LONG_S = 60.0  # longer than any wait that succeeds
 # limit of one check: if it takes longer, this process itself did not get the processor
@@ -158,3 +159,15 @@ def once(flag: Path, way: Callable[[], None]) -> Callable[[], None]:
 
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
+
+
+def serve(*given: Any, **named: Any) -> None:
+    """Run a fork server whose second worker gets SIGTERM as soon as it exists."""
+    forks: list[None] = []
+
+    def terminate() -> None:
+        if len(forks) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    os.register_at_fork(before=lambda: forks.append(None), after_in_child=terminate)
+    forkserver.serve(*given, **named)

@@ -261,9 +261,14 @@ class _Server:
         if not fds:
             raise OSError(errno.EMFILE, "no descriptor is left for its channels")
         server = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._become_worker(task, fds, server=server)
+        # A worker would end the others, and itself with exit code 0, on one that it gets too early.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become_worker(task, fds, server=server)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         self._workers[pid] = task["number"]
         pidfd = os.pidfd_open(pid)
         socket.send_fds(
@@ -279,6 +284,7 @@ class _Server:
                 die_with(server)
                 os.setpgid(0, 0)
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 os.close(self._control.detach())

@@ -10,6 +10,7 @@ from fastfeed.diagnose.patches.datasets import (
     GeneratorDataset,
     ParallelMaps,
 )
+from fastfeed.diagnose.patches.generator_body import GeneratorBody
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
 from fastfeed.diagnose.patches.handmade_queue import HandmadeQueue
 from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderWorkers
@@ -26,6 +27,7 @@ PATCHES: tuple[Patch, ...] = (
     GeneratorDataset(),
     ParallelMaps(),
     CacheAfterMap(),
+    GeneratorBody(),
     GeneratorCall(),
     HandmadeQueue(),
     SerialLoop(),

@@ -11,6 +11,7 @@ from fastfeed.diagnose.evidence import PRODUCER, TRAINER
 from fastfeed.diagnose.patches.datasets import is_endless, keras_sink, producer_words
 from fastfeed.diagnose.patches.names import COMPREHENSIONS, own
 from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal, imported_by
+from fastfeed.diagnose.patches.serial_loop import shown_by_loop
 from fastfeed.diagnose.patches.source_file import SourceFile, called
 from fastfeed.probes.places import Place
 
@@ -29,21 +30,22 @@ class GeneratorCall:
         loop = case.diagnosis.evidence.loop
         if loop is None or loop.kind in HAVE_ONE:
             return
-        for role in (PRODUCER, TRAINER):
-            found = _generator_of(case, role)
-            if found is not None:
-                yield from _instead_of(case, found[1], keras=loop.kind == "keras")
-                return
+        for _, function in generators_of(case, most=1)[:1]:
+            yield from _instead_of(case, function, keras=loop.kind == "keras")
 
 
-def _generator_of(case: PatchCase, role: str) -> tuple[SourceFile, Function] | None:
-    """Return the generator function with most samples of a role; None without one."""
-    weights: Counter[tuple[SourceFile, Function]] = Counter()
-    for task in case.diagnosis.evidence.tasks_of(role):
-        for stack, samples in task.stacks.items():
-            made = (found for place in stack if (found := _generator_at(case, place)))
-            weights.update(dict.fromkeys(list(made)[:1], samples))
-    return weights.most_common(1)[0][0] if weights else None
+def generators_of(case: PatchCase, *, most: int) -> list[tuple[SourceFile, Function]]:
+    """Return the generator functions in the stacks of the producers, else of the loop's thread: the
+    `most` outermost ones of each stack, those with most samples first."""
+    for role in (PRODUCER, TRAINER):
+        weights: Counter[tuple[SourceFile, Function]] = Counter()
+        for task in case.diagnosis.evidence.tasks_of(role):
+            for stack, samples in task.stacks.items():
+                made = [found for place in stack if (found := _generator_at(case, place))]
+                weights.update(dict.fromkeys(made[:most], samples))
+        if weights:
+            return [one for one, _ in weights.most_common()]
+    return []
 
 
 def _generator_at(case: PatchCase, place: Place) -> tuple[SourceFile, Function] | None:
@@ -74,13 +76,15 @@ def _instead_of(case: PatchCase, function: Function, *, keras: bool) -> Iterator
     copies = is_endless(function)
     source = f"lambda: {file.source(call)}" if given else name
     sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
+    shows = shown_by_loop(case)
     for words, advice in producer_words(case, copies=copies):
         forms = []
         for sink in [keras_sink(file)] if keras else [*sinks, ""]:
             made = f"{RUNNER}({source}, {words}){sink}"
             edit = file.replaced(call, made if keras else f"iter({made})")
             title = f"{RUNNER}({name}, {words}){sink}"
-            forms.append(Proposal(title, (*case.runner_import(file), edit), advice, makes=True))
+            edits = (*case.runner_import(file), edit)
+            forms.append(Proposal(title, edits, advice, shows=shows, makes=True))
         yield replace(forms[0], instead=tuple(forms[1:]))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 from fastfeed.diagnose.proof import SEEDED_KINDS, SEEDERS
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 LOOPS = (ast.For, ast.AsyncFor)
+LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 # Ends of the names of what seeds; a bare `seed` or `key` may be a function of the user's own.
 SEEDED_BY = tuple(
     f".{module.split('.')[-1]}.{name}" if name in ("seed", "key") else f".{name}"
@@ -31,6 +32,20 @@ def below(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield nodes and all below them."""
     for node in nodes:
         yield from ast.walk(node)
+
+
+def leaves(nodes: Iterable[ast.AST]) -> bool:
+    """Return True if statements may leave their block before its end, or wait in it."""
+    return any(map(_leaves, nodes))
+
+
+def _leaves(node: ast.AST) -> bool:
+    if isinstance(node, (*SCOPES, *COMPREHENSIONS)):
+        return False
+    if isinstance(node, (*LOOPS, ast.While)):  # what it breaks off is itself
+        inside = (one for one in own(node) if not isinstance(one, (ast.Break, ast.Continue)))
+        return any(isinstance(one, LEAVES) for one in inside)
+    return isinstance(node, LEAVES) or leaves(ast.iter_child_nodes(node))
 
 
 def bound(nodes: Iterable[ast.AST]) -> list[str]:
@@ -61,9 +76,10 @@ def _read(node: ast.AST) -> Iterator[str]:
         yield from filter(None, [path_of(node.target)])
 
 
-def changed(nodes: Iterable[ast.AST]) -> set[str]:
+def changed(nodes: Iterable[ast.AST], *, made: Set[str] = frozenset()) -> set[str]:
     """Return the names whose values are changed in place: by a store to a part, as the object of a
-    method whose result nobody takes, or as its argument."""
+    method whose result nobody takes, or as its argument. Methods of what is `made` here, such as
+    `rows.append`, change no argument."""
     found: set[str] = set()
     for one in (child for node in nodes for child in own(node)):
         if isinstance(one, (ast.Subscript, ast.Attribute)) and isinstance(
@@ -74,7 +90,8 @@ def changed(nodes: Iterable[ast.AST]) -> set[str]:
         elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
             call = one.value
             owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-            found |= {path_of(part) for part in (*call.args, owner) if part is not None}
+            within = owner is not None and path_of(owner).partition(".")[0] in made
+            found |= {path_of(part) for part in (*([] if within else call.args), owner) if part}
     return found - {"", OWNER}
 
 

@@ -33,7 +33,9 @@ class Proposal:
     hook sees them. `makes`: it says who makes the batches, so that one such change is enough.
     `rarer`: the script then does something less often, so that its user gets other results.
     `casts`: batches have another dtype on purpose. `allows`: what its batches may be, of WORDS.
-    `freezes`: what random numbers decide would be the same in each epoch.
+    `freezes`: what random numbers decide would be the same in each epoch. `alone`: edits of the
+    same change with one producer. Several of them may make other batches than the script does, but
+    the same as this one: then no batch depends on those that were made before it.
     """
 
     title: str
@@ -46,6 +48,7 @@ class Proposal:
     casts: bool = False
     allows: tuple[str, ...] = WORDS[:-1]
     freezes: bool = False
+    alone: tuple[Edit, ...] = ()
 
 
 class Patch(Protocol):

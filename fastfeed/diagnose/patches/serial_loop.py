@@ -13,6 +13,7 @@ from fastfeed.diagnose.patches.names import (
     SCOPES,
     bound,
     changed,
+    leaves,
     own,
     path_of,
     read,
@@ -27,9 +28,9 @@ from fastfeed.diagnose.patches.proposal import (
     imported_by,
 )
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
+from fastfeed.diagnose.proof import OTHER_DRAWS
 
 Loop = ast.For | ast.While
-LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 # Iterators that only count or show what they iterate over.
 AROUND = ("enumerate", "tqdm")
 MADE_AHEAD = "makes the input ahead of the step"  # end of the titles
@@ -59,24 +60,26 @@ class SerialLoop:
             return
         lines = [part.place.line for part in seen.parts_of("input")]
         made = _Made.of(file, loops, lines=lines, step=line)
-        advice = case.advice("processes", "threads")
-        held = advice is not None and advice.knob == "processes"
-        shows = made.shown() if made is not None else _shown_around(file, loops[0])
+        apart = made is not None and made.apart
+        shows = made.shown() if made is not None else shown_around(file, loops[0])
         sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
-        for options in _options(case, advice, held=held, apart=made is not None and made.apart):
-            told = advice if advice and options == f"{advice.knob}={advice.value}" else None
+        for kind, count, advice in producers_ahead(case, most=0 if apart else 1):
             forms: list[Proposal] = []
             for sink in (*sinks, ""):
-                edits = (
-                    made.edits(options, sink)
+                edits, alone = (
+                    made.edits(f"{kind}={n}", sink)
                     if made is not None
-                    else _around(file, loops[0], options=options, sink=sink)
+                    else _around(file, loops[0], options=f"{kind}={n}", sink=sink)
+                    for n in (count, 1)
                 )
                 if edits:
-                    title = f"FeedRunner(..., {options}){sink} {MADE_AHEAD}"
-                    edits = (*case.runner_import(file), *edits)
+                    title = f"FeedRunner(..., {kind}={count}){sink} {MADE_AHEAD}"
+                    around = case.runner_import(file)
+                    one = Proposal(title, (*around, *edits), advice, shows=shows, makes=True)
                     forms.append(
-                        Proposal(title, edits, told, shows=shows, makes=True, allows=ALIKE)
+                        replace(one, alone=(*around, *alone), allows=(*ALIKE, OTHER_DRAWS))
+                        if apart
+                        else replace(one, allows=ALIKE)
                     )
             if forms:
                 first, *others = forms
@@ -109,14 +112,14 @@ class _Made(NamedTuple):
         statements = [body[i] for i in sorted(chosen)]
         rest: list[ast.AST] = [one for i, one in enumerate(body) if i not in chosen]
         rest += [loop.test] if isinstance(loop, ast.While) else []
-        if not statements or any(isinstance(n, LEAVES) for one in statements for n in own(one)):
+        if not statements or leaves(statements):
             return None
         written, needed = set(bound(statements)), read_first(statements)
         used = read(rest) | _read_elsewhere(file, loop)
         taken = [name for name in dict.fromkeys(bound(statements)) if name in used]
         # what they fill in place, the step would read while they fill it again
         filled = changed(statements) - (written - needed)
-        taken_elsewhere = needed & (set(bound(rest)) | (changed(rest) - _modules(file)))
+        taken_elsewhere = needed & (set(bound(rest)) | (changed(rest) - modules_of(file)))
         if not taken or filled & used or taken_elsewhere or _catches(file, loop):
             return None
         target = _targets(loop)
@@ -189,7 +192,7 @@ def _heads(loop: Loop) -> list[ast.AST]:
     return [*found, *(item.optional_vars for of in items for item in of if item.optional_vars)]
 
 
-def _modules(file: SourceFile) -> set[str]:
+def modules_of(file: SourceFile) -> set[str]:
     """Return the names of imported modules: a call of their functions changes none of them."""
     found = (node for node in ast.walk(file.tree) if isinstance(node, ast.Import))
     return {one.asname or one.name.partition(".")[0] for node in found for one in node.names}
@@ -219,7 +222,16 @@ def _iterated(loop: Loop) -> ast.expr | None:
     return source if isinstance(source, (ast.Name, ast.Attribute)) else None
 
 
-def _shown_around(file: SourceFile, loop: Loop) -> tuple[Edit, ...]:
+def shown_by_loop(case: PatchCase) -> tuple[Edit, ...]:
+    """Return the edit that shows what the loop takes, where no hook sees it."""
+    at, seen = case.loop_line(), case.diagnosis.evidence.loop
+    if at is None or seen is None or seen.kind in ("keras", "tf.data", "session"):
+        return ()
+    loops: list[Loop] = at[0].around(at[1], ast.For, ast.While)
+    return shown_around(at[0], loops[0]) if loops else ()
+
+
+def shown_around(file: SourceFile, loop: Loop) -> tuple[Edit, ...]:
     """Return the edit that shows what a loop takes from what it iterates over."""
     names = ", ".join(dict.fromkeys(bound([loop.target]))) if isinstance(loop, ast.For) else ""
     edit = file.inserted(loop.body[0], [SHOWING.format(f"batch(({names},))")]) if names else None
@@ -236,13 +248,19 @@ def _around(file: SourceFile, loop: Loop, *, options: str, sink: str) -> tuple[E
     return (file.replaced(source, f"FeedRunner({made}, {options}){sink}"),)
 
 
-def _options(
-    case: PatchCase, advice: Recommendation | None, *, held: bool, apart: bool
-) -> Iterator[str]:
-    """Yield the options of producers that may help: several, if each makes its own part."""
-    count = case.count(advice) if apart else 1
-    kinds = ("processes", "threads") if held else ("threads", "processes")
-    yield from (f"{kind}={count}" for kind in kinds)
+def producers_ahead(
+    case: PatchCase, *, most: int = 0
+) -> Iterator[tuple[str, int, Recommendation | None]]:
+    """Yield the kinds and numbers of producers that may help, with the advice that names them, the
+    advised kind first; `most`: of them, 0 for as many as are advised, else one for each core."""
+    advice = case.advice("processes", "threads")
+    count = most or case.count(advice)
+    kinds = ["threads", "processes"]
+    if advice is not None and advice.knob == "processes":
+        kinds.reverse()
+    for kind in kinds:
+        told = advice is not None and f"{kind}={count}" == f"{advice.knob}={advice.value}"
+        yield kind, count, advice if told else None
 
 
 def _needed(body: list[ast.stmt], chosen: set[int]) -> set[int]:

@@ -22,6 +22,7 @@ DIGEST_STEPS = 260  # most steps in which the first batches are seen
 
 DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
 UNCOMPARED = Sameness("")
+SHARED = "the number of producers changes its batches, so what makes them keeps a state"
 NOT_CONFIRMED = "no time was left to compare its batches, or to run it again: give more --budget"
 
 
@@ -237,6 +238,10 @@ class Search:
             one.loss = same_losses(before, after, again=again)
         if same.word not in what.allows and not (what.casts or what.rarer):
             one.why = f"{DIFFERENT if same.word in DIFFERING else same.word}: {same.text}"
+        if what.alone and same.word in DIFFERING and not one.why:
+            alone = self._digests((*self.edits, *what.alone, *shows)) or Digests()
+            found = compared(alone, after)
+            one.why = "" if found.word == SAME else f"{SHARED}: {found.text}"
         one.same = same
         return not one.why
 

@@ -39,6 +39,7 @@ def set_seeds(log: HookLog, *, shift: int = 0) -> None:
     hooks = ImportHooks(log, ())
     for module in SEEDERS:
         hooks.add(module, seeds.install)
+    hooks.add("fastfeed.runner.checkpoint", seeds.install_root)
     hooks.start()
 
 
@@ -69,6 +70,10 @@ class _Seeds:
             return original(self.other(seed), *rest, **kwargs)
 
         return call
+
+    def install_root(self, module: Any, log: HookLog) -> Undo:
+        """Patch what draws the seed of a FeedRunner that has none."""
+        return patch(module, "SeedSequence", wrap=self.wrapped)
 
     def install(self, module: Any, log: HookLog) -> Undo:
         """Patch the functions of a module that seed, after seeding its own generator."""

@@ -323,3 +323,14 @@ def test_what_gains_and_is_not_kept_is_told(interval: tuple[float, float], begin
     tried = (Tried("num_workers=2", 1.91, interval, 1, False, "no time was left"),)
     proof = Proof(4.43, 4.43, 1.0, (1.0, 1.0), "", "", tried, (), 141.0)
     assert proof.sentence.startswith(begin)
+
+
+@pytest.mark.parametrize(("of_one", "kept"), [(7, True), (8, False)])
+def test_several_producers_make_the_batches_of_one(of_one: int, kept: bool) -> None:
+    """Else what makes them keeps a state, which seeds alone would not tell."""
+    made = {"": 0, "several": 7, "one": of_one}
+    trials = FakeTrials({"several": 2.0}, batches=lambda edits: made["".join(edits)])
+    alone = (Edit("train.py", 0, 1, "one"),)
+    found = searched(trials, proposal("several", alone=alone, allows=(SAME, OTHER_DRAWS)))
+    assert bool(found.edits) == kept
+    assert ("the number of producers" in whys(found)["several"]) == (not kept)

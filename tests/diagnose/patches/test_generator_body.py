@@ -1,0 +1,153 @@
+"""A generator's loop becomes a function that several producers run, if it keeps no state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed.diagnose.evidence import PRODUCER, TRAINER
+from fastfeed.diagnose.patches.generator_body import GeneratorBody
+from fastfeed.diagnose.proof import OTHER_DRAWS, SAME
+from tests.diagnose.patches.patching import Script, added, applied
+
+WINDOWS = """
+import jax
+import numpy as np
+
+def windows(signals, steps, seed=0):
+    rng = np.random.default_rng(seed)
+    for _ in range(steps):  # a batch
+        rows = []
+        for _ in range(4):
+            if signals is None:
+                break
+            rows.append(signals[rng.integers(len(signals))])
+        # of float32
+        yield np.stack(rows).astype(np.float32)  # made
+
+def main(signals):
+    for epoch in range(2):
+        for x in windows(signals, 3, seed=epoch):
+            step(x)
+"""
+
+
+def sampled(folder: Path, text: str, *, function: str = "windows", part: str = "yield ") -> Script:
+    """A plain loop whose thread makes its batches in a generator."""
+    script = Script(folder, text, kind="sampled", loop="for x in windows")
+    return script.sampled(TRAINER, function, part).advised("processes", "2")
+
+
+def generated(body: str) -> str:
+    """A script with a generator that has this body."""
+    lines = "".join(f"    {line}\n" for line in dedent(body).strip().split("\n"))
+    head, tail = (
+        "import numpy as np\n\ndef windows(files):",
+        "for x in windows(files):\n    step(x)",
+    )
+    return f"{head}\n{lines}\n{tail}\n"
+
+
+def test_producers_run_the_body_of_a_generator(tmp_path: Path) -> None:
+    script = sampled(tmp_path, WINDOWS)
+    first, second = script.proposals(GeneratorBody())
+    made = "transform=make_batch, processes=2"
+    after = applied(WINDOWS, first)
+    assert added(WINDOWS, after) == [
+        "from fastfeed import FeedRunner",
+        "def make_batch(_):  # a batch",
+        "return np.stack(rows).astype(np.float32)  # made",
+        f"yield from FeedRunner(iter(range(steps)), {made}, seed=seed)",
+    ]
+    assert "        # of float32\n" in after
+    assert [one.title for one in (first, *first.instead)] == [
+        f"FeedRunner(..., {made}){sink}" for sink in ("", ".jax()")
+    ]
+    assert "threads=2" in second.title
+    assert (first.advice is not None, second.advice) == (True, None)
+    assert first.allows == (SAME, OTHER_DRAWS)
+    assert "processes=1, seed=seed" in first.alone[2].text
+    assert "batch((x,))" in first.shows[0].text
+
+
+def test_the_changed_generator_makes_the_same_batches(tmp_path: Path) -> None:
+    text = WINDOWS.replace("import jax\n", "").replace("rng.integers(len(signals))", "3")
+    after = sampled(tmp_path, text).patched(GeneratorBody(), titled="threads")
+    signals = np.arange(40.0).reshape(10, 4)
+    before_and_after = []
+    for source in (text, after):
+        names: dict[str, Any] = {}
+        exec(compile(source, "train.py", "exec"), names)
+        before_and_after.append([np.array(one) for one in names["windows"](signals, 3)])
+    np.testing.assert_array_equal(*before_and_after)
+
+
+def test_what_a_loop_iterates_over_is_taken_apart_in_the_body(tmp_path: Path) -> None:
+    text = generated(
+        """
+        for n, (one, label) in enumerate(files):
+            yield read(one, n), label
+        """
+    )
+    after = sampled(tmp_path, text).patched(GeneratorBody())
+    assert "    def make_batch(item):\n        n, (one, label) = item\n        return read" in after
+    assert "FeedRunner(iter(enumerate(files)), transform=make_batch, processes=2)\n" in after
+
+
+def test_a_generator_without_end_has_a_producer_for_each_core(tmp_path: Path) -> None:
+    text = generated("while True:\n    yield draw(files)")
+    script = sampled(tmp_path, text)
+    assert added(text, script.patched(GeneratorBody())) == [
+        "import itertools",
+        "from fastfeed import FeedRunner",
+        "def make_batch(_):",
+        "return draw(files)",
+        "yield from FeedRunner(itertools.count(), transform=make_batch, processes=2)",
+    ]
+
+
+def test_a_generator_that_another_one_calls(tmp_path: Path) -> None:
+    text = generated("rows = []\nfor row in rows_of(files):\n    rows += [row]\n    yield rows")
+    text = f"def rows_of(files):\n    for file in files:\n        yield read(file)\n\n{text}"
+    script = Script(tmp_path, text, kind="keras", loop="for x in windows")
+    script.sampled(PRODUCER, "windows", "for row in").sampled(PRODUCER, "rows_of", "read(file)")
+    assert "    def make_batch(file):\n        return read(file)" in script.patched(GeneratorBody())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for file in files:\n    yield read(file)\nyield None",
+        "for file in files:\n    x = yield read(file)",
+        "for file in files:\n    yield read(file)\n    count(file)",
+        "for file in files:\n    if not file:\n        continue\n    yield read(file)",
+        "for file in files:\n    yield from read(file)",
+        "for file in files:\n    yield read(file)\nelse:\n    end()",
+        "for file in files: yield read(file)",
+        "n = 0\nfor file in files:\n    n += 1\n    yield read(file, n)",
+        "rows = []\nfor file in files:\n    rows.append(read(file))\n    yield np.stack(rows)",
+        "out = np.zeros(3)\nfor file in files:\n    out[:] = read(file)\n    yield out",
+        "for file in files:\n    global last\n    last = read(file)\n    yield last",
+        "for file in files:\n    last = read(file)\n    yield last\nprint(last)",
+        "while files:\n    yield read(files)",
+    ],
+)
+def test_a_generator_that_may_keep_a_state_stays(tmp_path: Path, body: str) -> None:
+    script = sampled(tmp_path, generated(body), part="yield")
+    assert script.proposals(GeneratorBody()) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "rows = [x for x in files]\nfor file in files:\n    x = read(file)\n    yield x",
+        "for file in files:\n    x = read(file)\n    x += 1\n    np.random.shuffle(x)\n    yield x",
+        "for file in files:\n    x = []\n    x.append(files[0])\n    yield x",
+    ],
+)
+def test_names_of_the_body_alone_are_no_state(tmp_path: Path, body: str) -> None:
+    assert sampled(tmp_path, generated(body)).proposals(GeneratorBody())

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fastfeed.core.stats import Snapshot
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
-from fastfeed.steps.timeline import Loop, Mark, Step
+from fastfeed.steps.timeline import FASTFEED_KINDS, Loop, Mark, Step, covered_s
 
 # What a thread does at one moment; samples become shares (0 to 1) with a sum of 1.
 PYTHON = "python"  # on a core, in bytecode or in native code that holds the interpreter lock
@@ -243,14 +243,22 @@ class Evidence:
         """What the accelerator's own clock says of the fetches; None if it was not read.
 
         Where it is known, its share is the starvation of the accelerator. The host waits for more
-        than that: while it waits, the accelerator may still compute the steps before.
+        than that: while it waits, the accelerator may still compute the steps before. Experiments
+        are left out: they fetch as well, at another speed.
         """
         first_s, last_s, loop = self.start_s, self.end_s, self.loop or Loop("", "", 0)
-        gaps = [gap for gap in loop.device_gaps if first_s <= gap.begin_s <= last_s]
+        own = [mark for mark in self.marks if mark.kind in FASTFEED_KINDS]
+        gaps = [
+            gap
+            for gap in loop.device_gaps
+            if first_s <= gap.begin_s <= last_s
+            if not any(mark.start_s <= gap.begin_s < mark.end_s for mark in own)
+        ]
         steps = [step for step in loop.steps if first_s <= step.begin_s <= last_s]
         if not gaps or not steps:
             return None
-        period_s = max(1e-9, steps[-1].end_s - steps[0].begin_s) / len(steps)
+        first_s, last_s = steps[0].begin_s, steps[-1].end_s
+        period_s = max(1e-9, last_s - first_s - covered_s(own, first_s, last_s)) / len(steps)
         share, error = (
             sum(seconds) / len(gaps) / period_s
             for seconds in ((g.seconds for g in gaps), (g.error_s for g in gaps))

@@ -6,7 +6,7 @@ readers copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from fastfeed.core.status import ProducerStatus
 
 # Kinds of marks: the time that observation added to an iteration, and an end of observation.
 OBSERVING, UNOBSERVED = "observing", "unobserved"
+FASTFEED_KINDS = ("experiment", OBSERVING, UNOBSERVED)  # of marks: no time of the script's own
 # the label of an experiment whose steps were slower for a purpose, and do not count
 DOSED = "dosed"
 # kinds that describe producers or the observation itself, not events of the loop
@@ -132,6 +133,16 @@ class Timeline:
         """Return the loop that took most of the time, among those with at least two steps."""
         loops = [loop for loop in list(self.loops.values()) if len(loop.steps) > 1]
         return max(loops, key=_length, default=None)
+
+
+def covered_s(marks: Iterable[Mark], begin_s: float, end_s: float) -> float:
+    """Return the seconds of an interval that marks cover; overlaps count once."""
+    covered, until_s = 0.0, begin_s
+    for mark in sorted(marks, key=lambda one: one.start_s):
+        stop_s = min(mark.end_s, end_s)
+        covered += max(0.0, stop_s - max(mark.start_s, until_s))
+        until_s = max(until_s, stop_s)
+    return covered
 
 
 def _length(loop: Loop) -> float:

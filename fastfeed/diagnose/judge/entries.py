@@ -14,11 +14,10 @@ from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, PYTHON, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.step_ledger import Floats, Ledger
 from fastfeed.model.workload import INPUT_BOUND
-from fastfeed.steps.timeline import ARRAYS_NOTE, OBSERVING, UNOBSERVED, Mark, Step
+from fastfeed.steps.timeline import ARRAYS_NOTE, FASTFEED_KINDS, Mark, Step
 
 NO_STEP = ("evaluation", "checkpoint")  # kinds that are pauses however often they come
 PAUSE_KINDS = ("evaluation", "checkpoint", "callback", "pause")
-FASTFEED_KINDS = ("experiment", OBSERVING, UNOBSERVED)
 Pause = tuple[float, float, str]  # start, seconds, name
 OTHER_RUNS = "other runs of the session"
 BETWEEN_EPOCHS = "work between epochs"

@@ -20,7 +20,7 @@ from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.report.json import json_of
 from fastfeed.diagnose.report.sections import sections_of
 from fastfeed.probes.machine_log import Machine
-from fastfeed.steps.timeline import DeviceGap, Loop, Step, Timeline
+from fastfeed.steps.timeline import UNOBSERVED, DeviceGap, Loop, Mark, Step, Timeline
 from fastfeed.steps.watch import watch
 from tests.diagnose.hooked import Clock, loops, watched
 
@@ -262,6 +262,19 @@ def test_the_share_of_the_time_in_which_the_device_had_no_work() -> None:
     assert told["device_gap"]["share"] == pytest.approx(0.2)
     host = replace(seen, loop=replace(loop, device_gaps=[]))
     assert host.device_gap is None
+
+
+def test_the_device_has_no_share_of_the_time_of_experiments() -> None:
+    """They take half of the time, and fetch faster than the loop."""
+    steps = [Step(n * 0.01, (n + 1) * 0.01, 0.009) for n in range(100)]
+    steps += [Step(n * 0.01, (n + 1) * 0.01, 0.009) for n in range(200, 300)]
+    gaps = [DeviceGap(step.begin_s, 0.009) for step in steps]
+    gaps += [DeviceGap(1.0 + n * 0.001, 0.0005) for n in range(1000)]
+    loop = Loop("loop", "watch", 1, steps=steps, device_gaps=gaps)
+    marks = (Mark("experiment", 1.0, 1.7), Mark(UNOBSERVED, 1.5, 2.0), Mark("callback", 0.0, 3.0))
+    found = Evidence(loop, marks, (), Machine(2), 0.0, 3.0).device_gap
+    assert found is not None
+    assert (found.fetches, found.share) == (200, pytest.approx(0.9))
 
 
 def test_gaps_are_dropped_with_their_steps() -> None:

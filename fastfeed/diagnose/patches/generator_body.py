@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from fastfeed.diagnose.patches.generator_call import HAVE_ONE, Function, generators_of
 from fastfeed.diagnose.patches.names import (
-    LOOPS,
     SCOPES,
     bound,
     changed,
@@ -39,15 +38,17 @@ from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 from fastfeed.diagnose.proof import OTHER_DRAWS, SAME
 
 MAX_NESTED = 4  # generators of one stack
-YIELD = "yield"
+YIELD, RETURN = "yield", "return"
+MADE, ITEMS, ITEM = "make_batch", "batch_items", "item"  # names in what is written
 
 
 class GeneratorBody:
     """Producers run the body of a generator's loop, which yields at its end.
 
     `for item in items: ...; yield batch` becomes `def make_batch(item): ...; return batch`, and
-    `yield from` a FeedRunner over the items. The body may keep nothing from one item to the next:
-    the text shows it, or else a run with another number of producers.
+    `yield from` a FeedRunner over the items. Loops around it, as one over epochs, become a
+    generator of the items. The body may keep nothing from one item to the next: the text shows it,
+    or else a run with another number of producers.
     """
 
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
@@ -67,7 +68,7 @@ class GeneratorBody:
                     (*body.edits(f"{kind}={n}", sink), *case.runner_import(file))
                     for n in (count, 1)
                 )
-                title = f"{RUNNER}(..., transform={body.name}, {kind}={count}){sink}"
+                title = f"{RUNNER}(..., transform={fresh(file, MADE)}, {kind}={count}){sink}"
                 one = Proposal(title, edits, advice, shows=shows, makes=True)
                 forms.append(replace(one, alone=alone, allows=(SAME, OTHER_DRAWS)))
             yield replace(forms[0], instead=tuple(forms[1:]))
@@ -78,7 +79,8 @@ class _Body(NamedTuple):
 
     file: SourceFile
     loop: Loop
-    name: str  # of the function that the body becomes
+    outer: Loop  # itself, or the outermost loop around it, which can be a generator of items
+    taken: list[str]  # names that the body reads and `outer` binds
     seed: str  # parameter that only seeds, "" for none
 
     @classmethod
@@ -92,40 +94,73 @@ class _Body(NamedTuple):
         target = set(bound([loop.target])) if isinstance(loop, ast.For) else set()
         written, needed = set(bound(loop.body)), read_first(loop.body)
         made = (written - needed) | target
-        changes = {name.partition(".")[0] for name in changed(loop.body, made=made)}
-        kept = (written & (needed - target)) | (changes - made - modules_of(file))
-        outside = read(_others(file, loop, function=function))
-        if leaves(loop.body[:-1]) or kept or outside & (written | target):
+        kept = _changes(loop.body, made=made) - made - modules_of(file)
+        kept |= written & (needed - target)
+        if leaves(loop.body[:-1]) or kept:
             return None
+        if read(_others(file, loop, within=function)) & (written | target):
+            return None
+        around = [one for one in _around(file, loop) if isinstance(one, (ast.For, ast.While))]
+        outer = around[-1] if around and _can_be_apart(file, around[-1], loop=loop) else loop
         parameters = [*function.args.args, *function.args.kwonlyargs]
         seeds = [one.arg for one in parameters if only_seeds(function, one.arg)]
-        once = not any(isinstance(one, (*LOOPS, ast.While)) for one in _around(file, loop))
-        seed = seeds[0] if len(seeds) == 1 and once else ""
-        return cls(file, loop, fresh(file, "make_batch"), seed)
+        seed = seeds[0] if len(seeds) == 1 and outer in (around or [loop]) else ""
+        taken = [name for name in dict.fromkeys(_bound_in(outer, loop)) if name in needed]
+        return cls(file, loop, outer, taken, seed)
 
     def edits(self, options: str, sink: str) -> tuple[Edit, ...]:
         """Return the edits."""
-        file, loop, body = self.file, self.loop, self.loop.body
-        indent, (begin, _) = file.indent(loop), file.span(loop)
-        head, item, items, more = "", "_", "itertools.count()", top_of(file, ["import itertools"])
-        if isinstance(loop, ast.For):
-            item, items, more = file.source(loop.target), f"iter({file.source(loop.iter)})", ()
-            if not isinstance(loop.target, ast.Name):
-                target, item = item, fresh(file, "item")
-                head = f"{file.newline}{file.indent(body[0])}{target} = {item}"
-        elif imported_by(file).get("itertools") == "itertools":
-            more = ()
-        test = loop.iter if isinstance(loop, ast.For) else loop.test
-        colon = file.text.index(":", file.span(test)[1])
-        start, end = file.span(body[-1])[0], file.end_of_line(body[-1])
+        items, edits = self._in_place() if self.outer is self.loop else self._apart()
         seed = f", seed={self.seed}" if self.seed else ""
-        runner = f"{RUNNER}({items}, transform={self.name}, {options}{seed}){sink}"
-        return (
-            *more,
-            Edit(file.name, begin, colon + 1, f"def {self.name}({item}):{head}"),
-            Edit(file.name, start, start + len(YIELD), "return"),
-            Edit(file.name, end, end, f"{file.newline * 2}{indent}yield from {runner}"),
-        )
+        made = f"{items}, transform={fresh(self.file, MADE)}, {options}{seed}"
+        end, indent = self.file.end_of_line(self.outer), self.file.indent(self.outer)
+        text = f"{self.file.newline * 2}{indent}yield from {RUNNER}({made}){sink}"
+        return (*edits, Edit(self.file.name, end, end, text))
+
+    def _in_place(self) -> tuple[str, tuple[Edit, ...]]:
+        """Return the items, and the edits that make a function of the loop."""
+        file, loop, maker = self.file, self.loop, fresh(self.file, MADE)
+        begin, end = file.span(loop)[0], file.span(loop.body[-1])[0]
+        returned = Edit(file.name, end, end + len(YIELD), RETURN)
+        if isinstance(loop, ast.While):
+            colon = file.text.index(":", file.span(loop.test)[1])
+            known = imported_by(file).get("itertools") == "itertools"
+            more = () if known else top_of(file, ["import itertools"])
+            head = Edit(file.name, begin, colon + 1, f"def {maker}(_):")
+            return "itertools.count()", (*more, head, returned)
+        target, colon = file.source(loop.target), file.text.index(":", file.span(loop.iter)[1])
+        text = f"def {maker}({target}):"
+        if not isinstance(loop.target, ast.Name):
+            item, inside = fresh(file, ITEM), file.indent(loop.body[0])
+            text = f"def {maker}({item}):{file.newline}{inside}{target} = {item}"
+        head = Edit(file.name, begin, colon + 1, text)
+        return f"iter({file.source(loop.iter)})", (head, returned)
+
+    def _apart(self) -> tuple[str, tuple[Edit, ...]]:
+        """Return the items, and the edit that makes a function of the body, and a generator of the
+        loops around it."""
+        file, body, names = self.file, self.loop.body, ", ".join(self.taken)
+        maker, maker_items = fresh(file, MADE), fresh(file, ITEMS)
+        item = (names if len(self.taken) == 1 else fresh(file, ITEM)) if names else "_"
+        (begin, _), inside = file.span(self.outer), file.indent(body[0]) or ""
+        start, end = file.span(body[0])[0], file.end_of_line(body[-1])
+        at = file.span(body[-1])[0]
+        text = file.text[start:at] + RETURN + file.text[at + len(YIELD) : end]
+        lines = [line.removeprefix(inside) for line in text.split("\n")]
+        before, after = file.text[begin:start], file.text[end : file.end_of_line(self.outer)]
+        unpacked = [f"{names} = {item}"] * (len(self.taken) > 1)
+        loops = f"{before}yield {names or 'None'}{after}".split("\n")
+        outside = file.indent(self.outer) or ""
+        written = [
+            f"def {maker}({item}):",
+            *(f"    {line}" for line in (*unpacked, *lines)),
+            "",
+            f"def {maker_items}():",
+            *(f"    {line.removeprefix(outside)}" for line in loops),
+        ]
+        joined = "\n".join(f"{outside}{line}" if line.strip() else "" for line in written)
+        edit = Edit(file.name, begin, file.end_of_line(self.outer), joined[len(outside) :])
+        return f"{maker_items}()", (edit,)
 
 
 def _loop_of(file: SourceFile, made: ast.AST) -> Loop | None:
@@ -142,15 +177,48 @@ def _loop_of(file: SourceFile, made: ast.AST) -> Loop | None:
     return loop if ends and known and movable else None
 
 
+def _can_be_apart(file: SourceFile, outer: Loop, *, loop: Loop) -> bool:
+    """Return True if a loop can be a generator of the items of one within it: it changes nothing
+    that is there before it, ends nothing else, and its text can be moved."""
+    between = list(_between(outer, loop))
+    statements = [one for one in between if isinstance(one, ast.stmt) and not hasattr(one, "body")]
+    made = set(_bound_in(outer, loop))
+    strings = (n for n in ast.walk(outer) if isinstance(n, (ast.Constant, ast.JoinedStr)))
+    return (
+        not (read_first([outer]) & made)
+        and not (_changes(statements, made=made) - made) & read_first(loop.body)
+        and not any(isinstance(one, ast.Return) for one in between)
+        and all(node.lineno == node.end_lineno for node in strings)
+        and file.indent(outer) is not None
+        and "\t" not in file.source(outer)
+    )
+
+
+def _changes(nodes: list[ast.stmt], *, made: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in changed(nodes, made=made)}
+
+
+def _between(outer: Loop, loop: Loop) -> Iterator[ast.AST]:
+    """Yield what a loop holds beside the body of one within it."""
+    body = {id(node) for one in loop.body for node in ast.walk(one)}
+    yield from (node for node in own(outer) if id(node) not in body)
+
+
+def _bound_in(outer: Loop, loop: Loop) -> list[str]:
+    """Return the names that a loop binds beside the body of one within it."""
+    names = (one for one in _between(outer, loop) if isinstance(one, ast.Name))
+    return [one.id for one in names if isinstance(one.ctx, (ast.Store, ast.Del))]
+
+
 def _around(file: SourceFile, loop: Loop) -> Iterator[ast.AST]:
     """Yield what contains a loop within its function."""
     return itertools.takewhile(lambda one: not isinstance(one, SCOPES), file.ancestors(loop))
 
 
-def _others(file: SourceFile, loop: Loop, *, function: Function) -> Iterator[ast.AST]:
+def _others(file: SourceFile, loop: Loop, *, within: Function) -> Iterator[ast.AST]:
     """Yield what a function holds beside the body of a loop."""
     yield loop.iter if isinstance(loop, ast.For) else loop.test
     inside: ast.AST = loop
-    for one in (*_around(file, loop), function):
+    for one in (*_around(file, loop), within):
         yield from (child for child in ast.iter_child_nodes(one) if child is not inside)
         inside = one

@@ -52,6 +52,13 @@ def generated(body: str) -> str:
     return f"{head}\n{lines}\n{tail}\n"
 
 
+def run(source: str) -> dict[str, Any]:
+    """The names of a script after its run."""
+    names: dict[str, Any] = {"rows": np.zeros((4, 2)), "step": lambda x: None}
+    exec(compile(source, "train.py", "exec"), names)
+    return names
+
+
 def test_producers_run_the_body_of_a_generator(tmp_path: Path) -> None:
     script = sampled(tmp_path, WINDOWS)
     first, second = script.proposals(GeneratorBody())
@@ -78,12 +85,8 @@ def test_the_changed_generator_makes_the_same_batches(tmp_path: Path) -> None:
     text = WINDOWS.replace("import jax\n", "").replace("rng.integers(len(signals))", "3")
     after = sampled(tmp_path, text).patched(GeneratorBody(), titled="threads")
     signals = np.arange(40.0).reshape(10, 4)
-    before_and_after = []
-    for source in (text, after):
-        names: dict[str, Any] = {}
-        exec(compile(source, "train.py", "exec"), names)
-        before_and_after.append([np.array(one) for one in names["windows"](signals, 3)])
-    np.testing.assert_array_equal(*before_and_after)
+    found = [list(map(np.array, run(source)["windows"](signals, 3))) for source in (text, after)]
+    np.testing.assert_array_equal(*found)
 
 
 def test_what_a_loop_iterates_over_is_taken_apart_in_the_body(tmp_path: Path) -> None:
@@ -108,6 +111,63 @@ def test_a_generator_without_end_has_a_producer_for_each_core(tmp_path: Path) ->
         "return draw(files)",
         "yield from FeedRunner(itertools.count(), transform=make_batch, processes=2)",
     ]
+
+
+EPOCHS = """
+import numpy as np
+
+def windows(rows, epochs):
+    rng = np.random.default_rng(1)
+    for epoch in range(epochs):
+        order = rng.permutation(len(rows))
+
+        # whole batches
+        for start in range(0, len(rows) - 1, 2):
+            part = order[start : start + 2]  # of two
+            yield np.stack([rows[i] for i in part])
+        print(epoch)
+
+for x in windows(rows, 3):
+    step(x)
+"""
+
+
+APART = """
+    def make_batch(item):
+        order, start = item
+        part = order[start : start + 2]  # of two
+        return np.stack([rows[i] for i in part])
+
+    def batch_items():
+        for epoch in range(epochs):
+            order = rng.permutation(len(rows))
+
+            # whole batches
+            for start in range(0, len(rows) - 1, 2):
+                yield order, start
+            print(epoch)
+
+    yield from FeedRunner(batch_items(), transform=make_batch, processes=2)
+"""
+
+
+def test_loops_around_it_become_a_generator_of_items(tmp_path: Path) -> None:
+    """A runner for each epoch would start its workers again."""
+    assert f"default_rng(1){APART}\nfor x in" in sampled(tmp_path, EPOCHS).patched(GeneratorBody())
+
+
+@pytest.mark.parametrize("fixed", ["", "order = np.arange(len(rows)); "], ids=["new", "shuffled"])
+def test_the_changed_generator_makes_the_same_epochs(tmp_path: Path, fixed: str) -> None:
+    """What an epoch changes in place belongs to a runner of that epoch alone."""
+    text = EPOCHS.replace("    for epoch", f"    {fixed}\n    for epoch") if fixed else EPOCHS
+    text = (
+        text.replace("order = rng.permutation(len(rows))", "rng.shuffle(order)") if fixed else text
+    )
+    after = sampled(tmp_path, text).patched(GeneratorBody(), titled="processes")
+    assert ("def batch_items" in after) == (not fixed)
+    rows = np.arange(12.0).reshape(6, 2)
+    found = [list(map(np.array, run(source)["windows"](rows, 2))) for source in (text, after)]
+    np.testing.assert_array_equal(*found)
 
 
 def test_a_generator_that_another_one_calls(tmp_path: Path) -> None:

@@ -146,10 +146,10 @@ class _Body(NamedTuple):
         start, end = file.span(body[0])[0], file.end_of_line(body[-1])
         at = file.span(body[-1])[0]
         text = file.text[start:at] + RETURN + file.text[at + len(YIELD) : end]
-        lines = [line.removeprefix(inside) for line in text.split("\n")]
+        lines = [line.removeprefix(inside) for line in text.split(file.newline)]
         before, after = file.text[begin:start], file.text[end : file.end_of_line(self.outer)]
         unpacked = [f"{names} = {item}"] * (len(self.taken) > 1)
-        loops = f"{before}yield {names or 'None'}{after}".split("\n")
+        loops = f"{before}yield {names or 'None'}{after}".split(file.newline)
         outside = file.indent(self.outer) or ""
         written = [
             f"def {maker}({item}):",
@@ -158,7 +158,7 @@ class _Body(NamedTuple):
             f"def {maker_items}():",
             *(f"    {line.removeprefix(outside)}" for line in loops),
         ]
-        joined = "\n".join(f"{outside}{line}" if line.strip() else "" for line in written)
+        joined = file.newline.join(f"{outside}{line}" if line.strip() else "" for line in written)
         edit = Edit(file.name, begin, file.end_of_line(self.outer), joined[len(outside) :])
         return f"{maker_items}()", (edit,)
 

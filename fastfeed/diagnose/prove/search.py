@@ -22,7 +22,7 @@ DIGEST_STEPS = 260  # most steps in which the first batches are seen
 
 DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
 UNCOMPARED = Sameness("")
-SHARED = "the number of producers changes its batches, so what makes them keeps a state"
+SHARED = "its batches depend on the number of producers: they come from a state or from no seed"
 NOT_CONFIRMED = "no time was left to compare its batches, or to run it again: give more --budget"
 
 

@@ -28,7 +28,7 @@ class Script:
 
     def __init__(self, folder: Path, text: str, *, kind: str, loop: str) -> None:
         self.path = folder / "train.py"
-        self.path.write_text(text)
+        self.path.write_text(text, newline="")
         self.text = text
         self.calls: list[CallSite] = []
         self.advice: list[Recommendation] = []

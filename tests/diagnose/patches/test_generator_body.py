@@ -151,9 +151,12 @@ APART = """
 """
 
 
-def test_loops_around_it_become_a_generator_of_items(tmp_path: Path) -> None:
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_loops_around_it_become_a_generator_of_items(tmp_path: Path, newline: str) -> None:
     """A runner for each epoch would start its workers again."""
-    assert f"default_rng(1){APART}\nfor x in" in sampled(tmp_path, EPOCHS).patched(GeneratorBody())
+    text, apart = (one.replace("\n", newline) for one in (EPOCHS, APART))
+    after = sampled(tmp_path, text).patched(GeneratorBody())
+    assert f"default_rng(1){apart}{newline}for x in" in after
 
 
 @pytest.mark.parametrize("fixed", ["", "order = np.arange(len(rows)); "], ids=["new", "shuffled"])

@@ -333,4 +333,4 @@ def test_several_producers_make_the_batches_of_one(of_one: int, kept: bool) -> N
     alone = (Edit("train.py", 0, 1, "one"),)
     found = searched(trials, proposal("several", alone=alone, allows=(SAME, OTHER_DRAWS)))
     assert bool(found.edits) == kept
-    assert ("the number of producers" in whys(found)["several"]) == (not kept)
+    assert ("on the number of producers" in whys(found)["several"]) == (not kept)

@@ -6,8 +6,9 @@ readers copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from fastfeed.core.status import ProducerStatus
@@ -62,10 +63,12 @@ class DeviceGap(NamedTuple):
 
 class Beats(NamedTuple):
     """Times of something that a loop does once in each iteration, and the files and lines of the
-    user's that lead to it, the innermost first."""
+    user's that lead to it, the innermost first. `turns`: by file and line of a loop, when its
+    iterations began."""
 
     times: Sequence[float] = ()
     lines: tuple[tuple[str, int], ...] = ()
+    turns: Mapping[tuple[str, int], Sequence[float]] = MappingProxyType({})
 
 
 class Leaf(NamedTuple):

@@ -224,6 +224,7 @@ def test_a_call_that_fails_ends_the_feed(producers: Any) -> None:
     ("options", "name"),
     [
         ({"shard": (0, 2)}, "shard="),
+        ({"remote": "auto"}, "remote="),
         ({"cache": "memory", "records": True, "batch_size": 2}, "cache="),
     ],
     ids=str,

@@ -15,7 +15,7 @@ from fastfeed.steps.timeline import Beats, Loop, Mark, Step, Timeline
 
 # maximum number of loops that are told apart by objects which a script may create without end
 MAX_LOOPS = 256
-MAX_BEATS = 20_000  # updates of an optimizer that are kept
+MAX_BEATS = 20_000  # updates of an optimizer, and iterations of a loop, that are kept
 
 
 class HookLog(StepLog):
@@ -39,6 +39,8 @@ class HookLog(StepLog):
         # By thread and optimizer: its updates, of which most loops make one in each iteration, and
         # the lines that lead to them.
         self._beats: dict[tuple[int, int], tuple[list[float], tuple[tuple[str, int], ...]]] = {}
+        # By thread, and file and line of a loop: when its iterations began.
+        self._turns: dict[tuple[int, tuple[str, int]], list[float]] = {}
         # Files and lines of the user's in which a model computes what is trained.
         self.step_lines: set[tuple[str, int]] = set()
         self.device_clock = DeviceClock(self.failed)
@@ -103,16 +105,19 @@ class HookLog(StepLog):
         key = get_ident(), optimizer
         if key not in self._beats:
             self._beats[key] = [], lines()
-        times, _ = self._beats[key]
-        times.append(perf_counter())
-        if len(times) > MAX_BEATS:
-            del times[: MAX_BEATS // 2]
+        _add_time(self._beats[key][0])
+
+    def add_turn(self, file: str, line: int) -> None:
+        """Record that an iteration of the loop at a line begins on this thread."""
+        _add_time(self._turns.setdefault((get_ident(), (file, line)), []))
 
     def beats_of(self, thread: int) -> Beats:
-        """Return the updates of the optimizer that is busiest on a thread."""
+        """Return the updates of the optimizer that is busiest on a thread, and the iterations of
+        its loops."""
         found = [beats for (owner, _), beats in list(self._beats.items()) if owner == thread]
         times, lines = max(found, key=lambda beats: len(beats[0]), default=([], ()))
-        return Beats(times[:], lines)
+        turns = {at: one[:] for (owner, at), one in list(self._turns.items()) if owner == thread}
+        return Beats(times[:], lines, turns)
 
     def find_loop(self, key: Hashable, create: Callable[[], Loop]) -> Loop | None:
         """Return the loop of this key, created if it is new; None for more than MAX_LOOPS."""
@@ -149,3 +154,9 @@ class HookLog(StepLog):
     def experiment(self, steps: StepRecorder, take: Callable[[], Any]) -> None:
         if self.experiments is not None:
             self.experiments.run(steps, take)
+
+
+def _add_time(times: list[float]) -> None:
+    times.append(perf_counter())
+    if len(times) > MAX_BEATS:
+        del times[: MAX_BEATS // 2]

@@ -24,7 +24,7 @@ from fastfeed.diagnose.sample.sampler import Sampler
 from fastfeed.probes.interpreter import CAN_TRACE_LINES
 from fastfeed.probes.lock import CONTENDED_S
 from fastfeed.probes.machine_log import pools_of
-from fastfeed.steps.timeline import DOSED, Loop, Mark, Step, Timeline
+from fastfeed.steps.timeline import DOSED, Beats, Loop, Mark, Step, Timeline
 
 LOOP_SEARCH_S = 1.0
 LATEST_STEPS = 100  # that tell what a loop does now
@@ -164,7 +164,9 @@ class EvidenceCollector:
 
     def _untracked(self, loop: Loop | None) -> list[str]:
         """Return why the iterations of a loop without hooks are not known one by one."""
-        if loop is not None and loop.kind != SAMPLED:
+        beats = self._log.beats_of(loop.thread) if loop is not None and self._log else Beats()
+        known = {f"{os.path.basename(file)}:{line}" for file, line in beats.turns}
+        if loop is not None and (loop.kind != SAMPLED or beats.times or loop.where in known):
             return []
         reason = "" if CAN_TRACE_LINES else OLD_PYTHON
         reason = self._tracker.given_up if self._tracker else reason

@@ -41,6 +41,7 @@ from fastfeed.diagnose.run.training_children import TrainingChildren, merged
 from fastfeed.diagnose.run.watchdog import FeedStall, Watchdog, record_thread_deaths
 from fastfeed.errors import OptionError
 from fastfeed.probes.family import descendants
+from fastfeed.probes.interpreter import CAN_TRACE_LINES
 from fastfeed.steps.timeline import Timeline
 
 END_POLL_S = 0.1
@@ -59,7 +60,7 @@ def run(script: Sequence[str], *, plan: WatchPlan, publisher: Publisher) -> int:
     The report of a script that ends early is made at exit, after its threads and its own atexit
     handlers. Raise OptionError if there is no such script.
     """
-    found = Script(script)
+    found = Script(script, turns=not CAN_TRACE_LINES)
     return Launch(found, plan=plan, publisher=publisher).run(found.run)
 
 

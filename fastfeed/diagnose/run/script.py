@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextlib
 import importlib.machinery
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fastfeed.diagnose.sample.turns import with_turns
 from fastfeed.errors import OptionError
 
 EXIT_INTERRUPTED = 130
@@ -30,11 +32,11 @@ class Script:
     """Script to run, as `python` would be called with it.
 
     A file (or a folder or zip file with a `__main__`), `-m module`, `-c code` or `-` (standard
-    input), and its arguments. A leading `python` is skipped. Raise OptionError if nothing is given
-    or the file does not exist.
+    input), and its arguments. A leading `python` is skipped. `turns`: its loops record their
+    iterations. Raise OptionError if nothing is given or the file does not exist.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], *, turns: bool = False) -> None:
         given = list(words)
         if given and Path(given[0]).name.rstrip("0123456789.") == "python":
             given = given[1:]
@@ -49,6 +51,7 @@ class Script:
         self.crashed = False  # by an exception
         self.crashed_in_feed = False  # while it waited for input, or because a producer had died
         self.words = tuple(given)
+        self._parsed = with_turns if turns else ast.parse
         self.how = given[0] if given[0] in ("-m", "-c", "-") else "file"
         self._what = given[1] if self.how in ("-m", "-c") else given[0]
         self._args = given[2:] if self.how in ("-m", "-c") else given[1:]
@@ -93,7 +96,7 @@ class Script:
             execute_module("__main__", alter_argv=False)
         else:
             text, file = self._source(names)
-            exec(compile(text, file, "exec", dont_inherit=True), names)
+            exec(compile(self._parsed(text, file), file, "exec", dont_inherit=True), names)
 
     def _source(self, names: dict[str, Any]) -> tuple[str | bytes, str]:
         """Return the source of a script and its file; add what its module knows about itself."""

@@ -117,7 +117,8 @@ def sampled_loop(
     for now_s, sample in pairs:
         kind, line = part_of(position_of(sample, found.code)) or (HOST, -1)
         observations.append((now_s, kind, line))
-    steps = steps_between(beats.times, observations) or steps_of(observations)
+    times = beats.times or beats.turns.get((found.code.co_filename, found.node.lineno), ())
+    steps = steps_between(times, observations) or steps_of(observations)
     if len(steps) < MIN_SAMPLED_STEPS:
         return None
     place = found.place(context)

@@ -268,6 +268,21 @@ def test_beats_tell_short_iterations_apart() -> None:
     assert long[1].wait_s == 0.0
 
 
+def test_iterations_that_no_sample_tells_apart_are_known_by_their_turns() -> None:
+    """Of iterations of a fifth of a sample's time, all samples but a few meet the same line."""
+    record.samples.clear()
+    train(30, log=lambda total: record(1))
+    step_only = record.samples[3]
+    trace = [(i * 0.02, step_only) for i in range(200)]
+    head = train.__code__.co_firstlineno + 1
+    turns = {(train.__code__.co_filename, head): [0.001 + i * 0.004 for i in range(900)]}
+    loop = sampled_loop(trace, context=attribution(7), beats=Beats(turns=turns))
+    assert loop is not None
+    assert len(loop.steps) == 899
+    assert loop.steps[0].end_s - loop.steps[0].begin_s == pytest.approx(0.004)
+    assert sampled_loop(trace, context=attribution(7)) is None
+
+
 def test_a_loop_needs_samples() -> None:
     assert sampled_loop([], context=attribution(threading.get_ident())) is None
 

@@ -1,0 +1,73 @@
+"""Loops of a script that record their iterations, where Python reports no lines."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.sample.turns import with_turns
+from fastfeed.steps.timeline import Timeline
+from fastfeed.steps.watch import watch
+
+SCRIPT = b"""# coding: latin-1
+from __future__ import annotations
+done: list[unknown] = []
+
+for epoch in range(2):
+    for x in data:
+        y = (x,
+             1)
+        train_step(y)
+    n = 0
+    while n < 5:
+        n += 1
+"""
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[HookLog]:
+    """The log of a diagnosis that runs."""
+    found = HookLog(Timeline())
+    monkeypatch.setattr(watch, "log", found)
+    return found
+
+
+def run(step: Any) -> None:
+    """Run the script."""
+    names = {"data": range(3), "train_step": step}
+    exec(compile(with_turns(SCRIPT, "train.py"), "train.py", "exec", dont_inherit=True), names)
+
+
+def test_iterations_of_loops_with_a_step_are_recorded(log: HookLog) -> None:
+    run(lambda y: None)
+    turns = log.beats_of(threading.get_ident()).turns
+    assert {at: len(times) for at, times in turns.items()} == {
+        ("train.py", 5): 2,
+        ("train.py", 6): 6,
+    }
+    times = turns["train.py", 6]
+    assert sorted(times) == list(times)
+
+
+def test_nothing_is_recorded_when_the_diagnosis_is_over(log: HookLog) -> None:
+    log.stop()
+    run(lambda y: None)
+    assert not log.beats_of(threading.get_ident()).turns
+
+
+def test_lines_keep_their_numbers() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(lambda y: 1 / 0)
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [one.lineno for one in frames if one.filename == "train.py"] == [9]
+
+
+def test_a_script_with_an_error_in_its_text_is_refused_as_before() -> None:
+    with pytest.raises(SyntaxError) as caught:
+        with_turns("for x in (:\n", "train.py")
+    assert (caught.value.filename, caught.value.lineno) == ("train.py", 1)

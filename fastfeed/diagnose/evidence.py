@@ -258,7 +258,8 @@ class Evidence:
         if not gaps or not steps:
             return None
         first_s, last_s = steps[0].begin_s, steps[-1].end_s
-        period_s = max(1e-9, last_s - first_s - covered_s(own, first_s, last_s)) / len(steps)
+        own_s = covered_s(own, begin_s=first_s, end_s=last_s)
+        period_s = max(1e-9, last_s - first_s - own_s) / len(steps)
         share, error = (
             sum(seconds) / len(gaps) / period_s
             for seconds in ((g.seconds for g in gaps), (g.error_s for g in gaps))

@@ -138,7 +138,7 @@ class Timeline:
         return max(loops, key=_length, default=None)
 
 
-def covered_s(marks: Iterable[Mark], begin_s: float, end_s: float) -> float:
+def covered_s(marks: Iterable[Mark], *, begin_s: float, end_s: float) -> float:
     """Return the seconds of an interval that marks cover; overlaps count once."""
     covered, until_s = 0.0, begin_s
     for mark in sorted(marks, key=lambda one: one.start_s):

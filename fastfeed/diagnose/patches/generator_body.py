@@ -39,7 +39,7 @@ from fastfeed.diagnose.proof import OTHER_DRAWS, SAME
 
 MAX_NESTED = 4  # generators of one stack
 YIELD, RETURN = "yield", "return"
-MADE, ITEMS, ITEM = "make_batch", "batch_items", "item"  # names in what is written
+MAKER, ITEMS, ITEM = "make_batch", "batch_items", "item"  # names in what is written
 
 
 class GeneratorBody:
@@ -68,7 +68,7 @@ class GeneratorBody:
                     (*body.edits(f"{kind}={n}", sink), *case.runner_import(file))
                     for n in (count, 1)
                 )
-                title = f"{RUNNER}(..., transform={fresh(file, MADE)}, {kind}={count}){sink}"
+                title = f"{RUNNER}(..., transform={fresh(file, MAKER)}, {kind}={count}){sink}"
                 one = Proposal(title, edits, advice, shows=shows, makes=True)
                 forms.append(replace(one, alone=alone, allows=(SAME, OTHER_DRAWS)))
             yield replace(forms[0], instead=tuple(forms[1:]))
@@ -112,14 +112,14 @@ class _Body(NamedTuple):
         """Return the edits."""
         items, edits = self._in_place() if self.outer is self.loop else self._apart()
         seed = f", seed={self.seed}" if self.seed else ""
-        made = f"{items}, transform={fresh(self.file, MADE)}, {options}{seed}"
+        made = f"{items}, transform={fresh(self.file, MAKER)}, {options}{seed}"
         end, indent = self.file.end_of_line(self.outer), self.file.indent(self.outer)
         text = f"{self.file.newline * 2}{indent}yield from {RUNNER}({made}){sink}"
         return (*edits, Edit(self.file.name, end, end, text))
 
     def _in_place(self) -> tuple[str, tuple[Edit, ...]]:
         """Return the items, and the edits that make a function of the loop."""
-        file, loop, maker = self.file, self.loop, fresh(self.file, MADE)
+        file, loop, maker = self.file, self.loop, fresh(self.file, MAKER)
         begin, end = file.span(loop)[0], file.span(loop.body[-1])[0]
         returned = Edit(file.name, end, end + len(YIELD), RETURN)
         if isinstance(loop, ast.While):
@@ -140,7 +140,7 @@ class _Body(NamedTuple):
         """Return the items, and the edit that makes a function of the body, and a generator of the
         loops around it."""
         file, body, names = self.file, self.loop.body, ", ".join(self.taken)
-        maker, maker_items = fresh(file, MADE), fresh(file, ITEMS)
+        maker, maker_items = fresh(file, MAKER), fresh(file, ITEMS)
         item = (names if len(self.taken) == 1 else fresh(file, ITEM)) if names else "_"
         (begin, _), inside = file.span(self.outer), file.indent(body[0]) or ""
         start, end = file.span(body[0])[0], file.end_of_line(body[-1])

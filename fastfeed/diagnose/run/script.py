@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastfeed.diagnose.sample.turns import with_turns
+from fastfeed.diagnose.sample.turns import add_turns
 from fastfeed.errors import OptionError
 
 EXIT_INTERRUPTED = 130
@@ -51,7 +51,7 @@ class Script:
         self.crashed = False  # by an exception
         self.crashed_in_feed = False  # while it waited for input, or because a producer had died
         self.words = tuple(given)
-        self._parsed = with_turns if turns else ast.parse
+        self._turns = turns
         self.how = given[0] if given[0] in ("-m", "-c", "-") else "file"
         self._what = given[1] if self.how in ("-m", "-c") else given[0]
         self._args = given[2:] if self.how in ("-m", "-c") else given[1:]
@@ -96,7 +96,11 @@ class Script:
             execute_module("__main__", alter_argv=False)
         else:
             text, file = self._source(names)
-            exec(compile(self._parsed(text, file), file, "exec", dont_inherit=True), names)
+            code: Any = text
+            if self._turns:
+                code = compile(text, file, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+                add_turns(code, file)
+            exec(compile(code, file, "exec", dont_inherit=True), names)
 
     def _source(self, names: dict[str, Any]) -> tuple[str | bytes, str]:
         """Return the source of a script and its file; add what its module knows about itself."""

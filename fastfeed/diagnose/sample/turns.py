@@ -18,14 +18,12 @@ def turn(file: str, line: int) -> None:
         log.add_turn(file, line)  # type: ignore[attr-defined]  # a diagnosis has a HookLog
 
 
-def with_turns(text: str | bytes, file: str) -> ast.Module:
-    """Return the syntax tree of a script whose loops call `turn` if they have a step with a name.
-    No line gets another number. Raise what `compile` raises."""
-    tree = ast.parse(text, file)
+def add_turns(tree: ast.Module, file: str) -> None:
+    """Let the loops of a script call `turn` if they have a step with a name. No line gets another
+    number."""
     for loop in [node for node in ast.walk(tree) if isinstance(node, LoopNode)]:
         if any(map(is_named_step, statements(loop)[1:])):
             (mark,) = ast.parse(CALL.format(file=file, line=loop.lineno)).body
             for node in ast.walk(mark):
                 ast.copy_location(node, loop.body[0])
             loop.body.insert(0, mark)
-    return tree

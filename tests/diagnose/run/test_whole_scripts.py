@@ -68,6 +68,15 @@ def test_epochs_that_are_one_compiled_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_steps_between_two_samples(tmp_path: Path) -> None:
+    """There are 50 samples a second at most, and hardly one meets a step."""
+    found, _ = diagnosed("short_steps.py", tmp_path)
+    assert found["loop"]["kind"] == "sampled"
+    assert found["figures"]["steps"] > 100
+    assert found["starvation"] > 0.7
+
+
+@pytest.mark.slow
 def test_epochs_that_are_one_function(tmp_path: Path) -> None:
     found, text = diagnosed("function_epoch.py", tmp_path, needs="tensorflow")
     assert (found["loop"]["name"], found["loop"]["waits"]) == ("train_epoch()", "hidden")

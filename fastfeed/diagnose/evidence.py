@@ -59,13 +59,12 @@ CALLED_BACK = "Python in TensorFlow's threads"
 @dataclass(frozen=True)
 class DeviceGapFigures:
     """How long a fetch leaves the accelerator without work, on its own clock: the median and the
-    99 % quantile in seconds, and the share of the time of all fetches, give or take `error`."""
+    99 % quantile in seconds, and the share of the time of all fetches."""
 
     fetches: int
     median_s: float
     p99_s: float
     share: float
-    error: float
 
 
 class DeadProducer(NamedTuple):
@@ -260,13 +259,10 @@ class Evidence:
         first_s, last_s = steps[0].begin_s, steps[-1].end_s
         own_s = covered_s(own, begin_s=first_s, end_s=last_s)
         period_s = max(1e-9, last_s - first_s - own_s) / len(steps)
-        share, error = (
-            sum(seconds) / len(gaps) / period_s
-            for seconds in ((g.seconds for g in gaps), (g.error_s for g in gaps))
-        )
         ordered = sorted(gap.seconds for gap in gaps)
         p99_s = ordered[int(0.99 * (len(ordered) - 1))]
-        return DeviceGapFigures(len(gaps), median(ordered), p99_s, min(1.0, share), error)
+        share = min(1.0, sum(ordered) / len(gaps) / period_s)
+        return DeviceGapFigures(len(gaps), median(ordered), p99_s, share)
 
     def parts_of(self, kind: str) -> list[LoopPart]:
         """Return the parts of the loop of a kind."""

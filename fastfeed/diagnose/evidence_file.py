@@ -108,8 +108,7 @@ def _decode(kind: Any, value: Any, *, places: Sequence[Place] | None) -> Any:
         return kind(**{n: _decode(hints[n], one, places=places) for n, one in known.items()})
     if hasattr(kind, "_fields"):
         hints = _hints(kind)
-        given = kind._fields[: len(value)]  # those without a default are needed
-        pairs = zip(given, value, strict=True)
+        pairs = zip(kind._fields, value, strict=False)  # others may record more
         return kind(*(_decode(hints[name], one, places=places) for name, one in pairs))
     if origin is Mapping:
         key_kind, one_kind = arguments

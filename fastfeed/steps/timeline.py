@@ -53,12 +53,11 @@ class Mark(NamedTuple):
 
 
 class DeviceGap(NamedTuple):
-    """A fetch of the input of the step at `begin_s`, and the `seconds`, give or take `error_s`, for
-    which it left the accelerator without work."""
+    """A fetch of the input of the step at `begin_s`, and the `seconds` for which it left the
+    accelerator without work."""
 
     begin_s: float
     seconds: float
-    error_s: float = 0.0
 
 
 class Beats(NamedTuple):

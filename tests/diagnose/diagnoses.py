@@ -125,7 +125,7 @@ def evidence(share: float, *, steps: int = 384, producers: int = 2) -> Evidence:
         buffer=0,
         steps=steps_of(steps, share),
         leaves=leaves,
-        device_gaps=[DeviceGap(START_S + i * 0.05, 0.001 * (i % 7), 0.0005) for i in range(steps)],
+        device_gaps=[DeviceGap(START_S + i * 0.05, 0.001 * (i % 7)) for i in range(steps)],
     )
     end_s = loop.steps[-1].end_s
     marks = [

@@ -268,11 +268,10 @@ def _remarks(told: Json) -> Iterator[str]:
             "count."
         )
     if gap := told["device_gap"]:
-        unsure = f" (give or take {percent(gap['error'])})" if gap["error"] else ""
         yield (
             f"A fetch left the accelerator without work for {duration(gap['median_s'])} (p99 "
-            f"{duration(gap['p99_s'])}), {percent(gap['share'])} of the time{unsure}, by its own "
-            "clock. The host's clock also counts waits in which the accelerator still computes."
+            f"{duration(gap['p99_s'])}), {percent(gap['share'])} of the time, by its own clock. "
+            "The host's clock also counts waits in which the accelerator still computes."
         )
     if told["loop"] and told["loop"]["note"]:
         yield f"Note: {told['loop']['note']}"

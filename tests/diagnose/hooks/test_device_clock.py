@@ -109,7 +109,6 @@ def test_gaps_and_work_fill_the_time_of_the_device(fetches: list[tuple[int, int,
     gaps_s = sum(gap.seconds for gap in loop.device_gaps)
     worked_s = sum(step_ms for _, step_ms, _ in fetches) / 1e3
     assert gaps_s + worked_s == pytest.approx(clock.now - begin_s)
-    assert all(gap.error_s == 0 for gap in loop.device_gaps)
 
 
 def test_a_loop_whose_steps_are_queued(stream: Stream) -> None:
@@ -251,14 +250,13 @@ def test_the_share_of_the_time_in_which_the_device_had_no_work() -> None:
     it."""
     steps = [Step(n * 0.01, (n + 1) * 0.01, 0.005) for n in range(200)]
     gaps = [DeviceGap(step.begin_s, 0.009) for step in steps[:100]]
-    gaps += [DeviceGap(step.begin_s, 0.002, 0.001) for step in steps[100::2]]
+    gaps += [DeviceGap(step.begin_s, 0.002) for step in steps[100::2]]
     loop = Loop("loop", "torch", 1, steps=steps, device_gaps=gaps)
     seen = Evidence(loop, (), (), Machine(2), 1.0 - 1e-6, 2.0)
-    share, error = pytest.approx(0.2), pytest.approx(0.1)
-    assert seen.device_gap == DeviceGapFigures(50, 0.002, 0.002, share, error)
+    assert seen.device_gap == DeviceGapFigures(50, 0.002, 0.002, pytest.approx(0.2))
     told = json_of(judge(seen))
     text = " ".join(text for section in sections_of(told) for text in section.texts)
-    assert "2.0 ms (p99 2.0 ms), 20 % of the time (give or take 10 %)" in text
+    assert "2.0 ms (p99 2.0 ms), 20 % of the time, by its own clock" in text
     assert told["device_gap"]["share"] == pytest.approx(0.2)
     host = replace(seen, loop=replace(loop, device_gaps=[]))
     assert host.device_gap is None

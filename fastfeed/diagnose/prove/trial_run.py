@@ -28,6 +28,7 @@ from fastfeed.diagnose.run.launch import Launch
 from fastfeed.diagnose.run.lifecycle import Lifecycle, WatchPlan
 from fastfeed.diagnose.run.publisher import Publisher
 from fastfeed.diagnose.run.script import Script
+from fastfeed.probes.interpreter import CAN_TRACE_LINES
 from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import Loop, Timeline
 
@@ -52,7 +53,8 @@ def main() -> None:
     plan = WatchPlan(
         settings["seconds"], settings["warmup"], experiments=purpose == DIAGNOSE, stop=True
     )
-    sites, script = CallSites(), Script(words)
+    turns = purpose == DIAGNOSE and not CAN_TRACE_LINES
+    sites, script = CallSites(), Script(words, turns=turns)
     log = HookLog(Timeline())
     if purpose in (BATCHES, RESEEDED):
         log = _BatchLog(settings["most_batches"])

@@ -160,7 +160,10 @@ def foot_of(told: Json) -> str:
     most = percent(cost and max(VISIBLE / 10, cost))
     text += f". Watching cost at most {most} of a step ({cpu} of CPU time)"
     took = watched["experiments_s"]
-    return f"{text}; experiments held the loop up for {duration(took)}." if took else f"{text}."
+    if not took:
+        return f"{text}."
+    tried = f"experiments fetched batches ahead or slowed the loop for {duration(took)}"
+    return f"{text}; {tried}."
 
 
 def _bullets(texts: Sequence[str]) -> list[ReportItem]:

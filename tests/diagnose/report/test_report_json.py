@@ -245,7 +245,7 @@ def test_watching_and_experiments_are_two_figures() -> None:
         found = report.json_of(replace(one, evidence=seen))
         assert found["overhead"] == pytest.approx((0.02 + displaced) / 20)
         assert found["watched"]["experiments_s"] == 1.5
-        assert "experiments held the loop up for 1.50 s" in foot_of(found)
+        assert "experiments fetched batches ahead or slowed the loop for 1.50 s" in foot_of(found)
 
 
 def test_waits_between_the_runs_of_a_session_are_on_the_timeline() -> None:

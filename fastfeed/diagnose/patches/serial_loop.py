@@ -252,13 +252,13 @@ def producers_ahead(
     case: PatchCase, *, most: int = 0
 ) -> Iterator[tuple[str, int, Recommendation | None]]:
     """Yield the kinds and numbers of producers that may help, with the advice that names them, the
-    advised kind first; `most`: of them, 0 for as many as are advised, else one for each core."""
+    advised kind first: as many as are advised, and one for each core; at most `most`, if given."""
     advice = case.advice("processes", "threads")
-    count = most or case.count(advice)
+    counts = dict.fromkeys(min(most or n, n) for n in (case.count(advice), case.cores))
     kinds = ["threads", "processes"]
     if advice is not None and advice.knob == "processes":
         kinds.reverse()
-    for kind in kinds:
+    for kind, count in [*((kinds[0], n) for n in counts), (kinds[1], max(counts))]:
         told = advice is not None and f"{kind}={count}" == f"{advice.knob}={advice.value}"
         yield kind, count, advice if told else None
 

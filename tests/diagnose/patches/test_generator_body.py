@@ -81,6 +81,13 @@ def test_producers_run_the_body_of_a_generator(tmp_path: Path) -> None:
     assert "batch((x,))" in first.shows[0].text
 
 
+def test_a_producer_for_each_core_is_tried_as_well(tmp_path: Path) -> None:
+    script = Script(tmp_path, WINDOWS, kind="sampled", loop="for x in windows")
+    script.sampled(TRAINER, "windows", "yield ").advised("processes", "1")
+    titles = [one.title.partition("batch, ")[2] for one in script.proposals(GeneratorBody())]
+    assert titles == ["processes=1)", "processes=2)", "threads=2)"]
+
+
 def test_the_changed_generator_makes_the_same_batches(tmp_path: Path) -> None:
     text = WINDOWS.replace("import jax\n", "").replace("rng.integers(len(signals))", "3")
     after = sampled(tmp_path, text).patched(GeneratorBody(), titled="threads")

@@ -181,17 +181,34 @@ def _can_be_apart(file: SourceFile, outer: Loop, *, loop: Loop) -> bool:
     """Return True if a loop can be a generator of the items of one within it: it changes nothing
     that is there before it, ends nothing else, and its text can be moved."""
     between = list(_between(outer, loop))
-    statements = [one for one in between if isinstance(one, ast.stmt) and not hasattr(one, "body")]
     made = set(_bound_in(outer, loop))
     strings = (n for n in ast.walk(outer) if isinstance(n, (ast.Constant, ast.JoinedStr)))
     return (
         not (read_first([outer]) & made)
-        and not (_changes(statements, made=made) - made) & read_first(loop.body)
+        and not _changes_items(between, loop, made=made)
         and not any(isinstance(one, ast.Return) for one in between)
         and all(node.lineno == node.end_lineno for node in strings)
         and file.indent(outer) is not None
         and "\t" not in file.source(outer)
     )
+
+
+def _changes_items(between: list[ast.AST], loop: Loop, *, made: set[str]) -> bool:
+    """Return True if what is between two loops changes in place what the body of the inner one
+    reads: items that are made ahead would change, too. What the statement before has just made is
+    in no item yet."""
+    needed, names = read_first(loop.body), ("body", "orelse", "finalbody")
+    for block in (
+        getattr(node, name, []) for node in between if node is not loop for name in names
+    ):
+        known: set[str] = set()
+        for one in block if isinstance(block, list) else []:
+            found = set() if hasattr(one, "body") else _changes([one], made=made)
+            found |= set(bound([one])) if isinstance(one, ast.AugAssign) else set()
+            if found & needed - known:
+                return True
+            known = set(bound([one]))
+    return False
 
 
 def _changes(nodes: list[ast.stmt], *, made: set[str]) -> set[str]:

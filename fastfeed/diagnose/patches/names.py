@@ -42,9 +42,9 @@ def leaves(nodes: Iterable[ast.AST]) -> bool:
 def _leaves(node: ast.AST) -> bool:
     if isinstance(node, (*SCOPES, *COMPREHENSIONS)):
         return False
-    if isinstance(node, (*LOOPS, ast.While)):  # what it breaks off is itself
+    if isinstance(node, (*LOOPS, ast.While)):  # what its body breaks off is itself
         inside = (one for one in own(node) if not isinstance(one, (ast.Break, ast.Continue)))
-        return any(isinstance(one, LEAVES) for one in inside)
+        return any(isinstance(one, LEAVES) for one in inside) or leaves(node.orelse)
     return isinstance(node, LEAVES) or leaves(ast.iter_child_nodes(node))
 
 

@@ -61,7 +61,7 @@ class SerialLoop:
         lines = [part.place.line for part in seen.parts_of("input")]
         made = _Made.of(file, loops, lines=lines, step=line)
         apart = made is not None and made.apart
-        shows = made.shown() if made is not None else shown_around(file, loops[0])
+        shows = made.shown() if made is not None else _shown_around(file, loops[0])
         sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
         for kind, count, advice in producers_ahead(case, most=0 if apart else 1):
             forms: list[Proposal] = []
@@ -228,10 +228,10 @@ def shown_by_loop(case: PatchCase) -> tuple[Edit, ...]:
     if at is None or seen is None or seen.kind in ("keras", "tf.data", "session"):
         return ()
     loops: list[Loop] = at[0].around(at[1], ast.For, ast.While)
-    return shown_around(at[0], loops[0]) if loops else ()
+    return _shown_around(at[0], loops[0]) if loops else ()
 
 
-def shown_around(file: SourceFile, loop: Loop) -> tuple[Edit, ...]:
+def _shown_around(file: SourceFile, loop: Loop) -> tuple[Edit, ...]:
     """Return the edit that shows what a loop takes from what it iterates over."""
     names = ", ".join(dict.fromkeys(bound([loop.target]))) if isinstance(loop, ast.For) else ""
     edit = file.inserted(loop.body[0], [SHOWING.format(f"batch(({names},))")]) if names else None

@@ -22,6 +22,7 @@ DIGEST_STEPS = 260  # most steps in which the first batches are seen
 
 DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
 UNCOMPARED = Sameness("")
+NO_DIGESTS = "the run for the checksums of its batches failed"
 SHARED = "its batches depend on the number of producers: they come from a state or from no seed"
 NOT_CONFIRMED = "no time was left to compare its batches, or to run it again: give more --budget"
 
@@ -222,7 +223,7 @@ class Search:
         of_base = (*self.edits, *shows)
         before, after = self._digests(of_base), self._digests((*edits, *shows))
         if before is not None and after is None:
-            one.why = "the run for the checksums of its batches failed"
+            one.why = NO_DIGESTS
             return False
         if before is None or after is None:
             before, after = Digests(), Digests()
@@ -239,9 +240,10 @@ class Search:
         if same.word not in what.allows and not (what.casts or what.rarer):
             one.why = f"{DIFFERENT if same.word in DIFFERING else same.word}: {same.text}"
         if what.alone and same.word in DIFFERING and not one.why:
-            alone = self._digests((*self.edits, *what.alone, *shows)) or Digests()
-            found = compared(alone, after)
+            alone = self._digests((*self.edits, *what.alone, *shows))
+            found = compared(alone, after) if alone is not None else UNCOMPARED
             one.why = "" if found.word == SAME else f"{SHARED}: {found.text}"
+            one.why = one.why if alone is not None else NO_DIGESTS
         one.same = same
         return not one.why
 

@@ -261,7 +261,7 @@ class _Server:
         if not fds:
             raise OSError(errno.EMFILE, "no descriptor is left for its channels")
         server = os.getpid()
-        # A worker would end the others, and itself with exit code 0, on one that it gets too early.
+        # Before its own first line, a worker has the server's handler, which ends the others.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             pid = os.fork()

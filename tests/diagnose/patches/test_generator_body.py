@@ -180,6 +180,20 @@ def test_the_changed_generator_makes_the_same_epochs(tmp_path: Path, fixed: str)
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.parametrize(
+    ("lines", "apart"),
+    [
+        ("order = rng.permutation(6); rng.shuffle(order)", True),
+        ("order = rng.permutation(6); print(epoch); rng.shuffle(order)", False),
+        ("order = rng.permutation(6); print(epoch); order += 1", False),
+    ],
+)
+def test_items_do_not_change_once_they_are_made(tmp_path: Path, lines: str, apart: bool) -> None:
+    text = EPOCHS.replace("order = rng.permutation(len(rows))", lines.replace("; ", "\n        "))
+    after = sampled(tmp_path, text).patched(GeneratorBody())
+    assert ("def batch_items" in after) == apart
+
+
 def test_a_generator_that_another_one_calls(tmp_path: Path) -> None:
     text = generated("rows = []\nfor row in rows_of(files):\n    rows += [row]\n    yield rows")
     text = f"def rows_of(files):\n    for file in files:\n        yield read(file)\n\n{text}"
@@ -196,6 +210,7 @@ def test_a_generator_that_another_one_calls(tmp_path: Path) -> None:
         "for file in files:\n    yield read(file)\n    count(file)",
         "for file in files:\n    if not file:\n        continue\n    yield read(file)",
         "for file in files:\n    yield from read(file)",
+        "for f in files:\n    for x in f:\n        pass\n    else:\n        break\n    yield f",
         "for file in files:\n    yield read(file)\nelse:\n    end()",
         "for file in files: yield read(file)",
         "n = 0\nfor file in files:\n    n += 1\n    yield read(file, n)",

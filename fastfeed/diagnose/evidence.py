@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fastfeed.core.stats import Snapshot
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
-from fastfeed.steps.timeline import FASTFEED_KINDS, Loop, Mark, Step, covered_s
+from fastfeed.steps.timeline import FASTFEED_KINDS, Loop, Mark, Step, covered
 
 # What a thread does at one moment; samples become shares (0 to 1) with a sum of 1.
 PYTHON = "python"  # on a core, in bytecode or in native code that holds the interpreter lock
@@ -257,7 +257,7 @@ class Evidence:
         if not gaps or not steps:
             return None
         first_s, last_s = steps[0].begin_s, steps[-1].end_s
-        own_s = covered_s(own, begin_s=first_s, end_s=last_s)
+        own_s = float(covered(first_s, last_s, marks=own))
         period_s = max(1e-9, last_s - first_s - own_s) / len(steps)
         ordered = sorted(gap.seconds for gap in gaps)
         p99_s = ordered[int(0.99 * (len(ordered) - 1))]

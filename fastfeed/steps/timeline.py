@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from fastfeed.core.status import ProducerStatus
 
@@ -137,14 +139,18 @@ class Timeline:
         return max(loops, key=_length, default=None)
 
 
-def covered_s(marks: Iterable[Mark], *, begin_s: float, end_s: float) -> float:
-    """Return the seconds of an interval that marks cover; overlaps count once."""
-    covered, until_s = 0.0, begin_s
+def covered(begin: Any, end: Any, *, marks: Iterable[Mark]) -> Any:
+    """Return how many seconds of each interval the marks cover; overlaps count once.
+
+    `begin` and `end` are numbers, or float arrays of one shape, which the result has as well.
+    """
+    found, until = np.zeros(np.shape(begin)), -np.inf
     for mark in sorted(marks, key=lambda one: one.start_s):
-        stop_s = min(mark.end_s, end_s)
-        covered += max(0.0, stop_s - max(mark.start_s, until_s))
-        until_s = max(until_s, stop_s)
-    return covered
+        since, stop = max(mark.start_s, until), mark.end_s
+        if stop > since:
+            found += np.maximum(np.minimum(end, stop) - np.maximum(begin, since), 0.0)
+            until = stop
+    return found
 
 
 def _length(loop: Loop) -> float:

@@ -14,7 +14,7 @@ from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, PYTHON, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.step_ledger import Floats, Ledger
 from fastfeed.model.workload import INPUT_BOUND
-from fastfeed.steps.timeline import ARRAYS_NOTE, FASTFEED_KINDS, Mark, Step
+from fastfeed.steps.timeline import ARRAYS_NOTE, FASTFEED_KINDS, Mark, Step, covered
 
 NO_STEP = ("evaluation", "checkpoint")  # kinds that are pauses however often they come
 PAUSE_KINDS = ("evaluation", "checkpoint", "callback", "pause")
@@ -42,12 +42,12 @@ def ledger_of(evidence: Evidence) -> Ledger:
     body = np.maximum(period - gap - wait, 0.0)
     pauses, usual = _pauses(evidence, begin, end=following)
     in_body, in_gap = (
-        np.minimum(part, _covered(since, until, marks=pauses))
+        np.minimum(part, covered(since, until, marks=pauses))
         for part, since, until in ((body, begin + wait, end), (gap, end, following))
     )
     body, gap = body - in_body, gap - in_gap
     first = _first_of_epochs(begin, epochs=[m for m in evidence.marks if m.kind == "epoch"])
-    starting = np.minimum(gap, _covered(end, following, marks=_starts(evidence, following)))
+    starting = np.minimum(gap, covered(end, following, marks=_starts(evidence, following)))
     gap, excess = gap - starting, np.maximum(wait - np.median(wait), 0.0) * first
     wait = wait - excess
     body_out, gap_out = _outliers(body), _outliers(gap)
@@ -62,7 +62,7 @@ def ledger_of(evidence: Evidence) -> Ledger:
     of_step, made, of_host = _gap_parts(evidence, period=period, wait=wait, body=body)
     body, wait, host = body + of_step * gap, wait + made * gap, of_host * gap
     bytecode_s = sum(part.share_in(PYTHON) for part in evidence.parts_of("host")) * period.sum()
-    beside = np.maximum(_covered(begin, following, marks=usual) - host, 0.0)
+    beside = np.maximum(covered(begin, following, marks=usual) - host, 0.0)
     rest_s = max(0.0, bytecode_s - float(host.sum() + beside.sum()))
     beside = np.minimum(body, beside + body * rest_s / max(1e-9, float(body.sum())))
     body, host = body - beside, host + beside  # the body of a loop holds more than its step
@@ -144,14 +144,14 @@ def _times(evidence: Evidence, pairs: list[tuple[Step, Step]]) -> tuple[Floats, 
     columns = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64)
     begin, end, wait, following = columns.T
     own = _kind(evidence, *FASTFEED_KINDS)
-    period = np.maximum(following - begin - _covered(begin, following, marks=own), 1e-9)
+    period = np.maximum(following - begin - covered(begin, following, marks=own), 1e-9)
     gap = np.maximum(following - end, 0.0)
-    gap = np.maximum(gap - _covered(end, following, marks=own), 0.0)
+    gap = np.maximum(gap - covered(end, following, marks=own), 0.0)
     beside = [] if _is_rare(evidence, len(pairs)) else evidence.beside  # else of the step
     calls = [Mark("step", s.begin_s, s.end_s) for s in beside]
     waiting = [Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in beside]
-    gap = np.maximum(gap - _covered(end, following, marks=calls), 0.0)
-    wait = np.clip(wait + _covered(end, following, marks=waiting), 0.0, period)
+    gap = np.maximum(gap - covered(end, following, marks=calls), 0.0)
+    wait = np.clip(wait + covered(end, following, marks=waiting), 0.0, period)
     return begin, end, following, period, wait, np.minimum(gap, period - wait)
 
 
@@ -171,17 +171,6 @@ def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mar
 def _is_rare(evidence: Evidence, steps: int) -> bool:
     """Return True if runs beside those of the step come after few steps, as for a report."""
     return len(evidence.beside) <= RARE * steps
-
-
-def _covered(begin: Floats, end: Floats, *, marks: Sequence[Mark]) -> Floats:
-    """Return how much of each interval the marks cover; overlaps count once."""
-    covered, until = np.zeros(len(begin)), -np.inf
-    for mark in sorted(marks, key=lambda m: m.start_s):
-        since, stop = max(mark.start_s, until), mark.end_s
-        if stop > since:
-            covered += np.maximum(np.minimum(end, stop) - np.maximum(begin, since), 0.0)
-            until = stop
-    return covered
 
 
 def _within(period: Floats, *parts: Floats) -> list[Floats]:

@@ -19,7 +19,7 @@ from fastfeed.diagnose.evidence_file import Recording
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.patches.call_site import CallSite
 from fastfeed.diagnose.patches.catalogue import proposals_of
-from fastfeed.diagnose.patches.proposal import SHOWING, PatchCase, Proposal
+from fastfeed.diagnose.patches.proposal import SHOWING, PatchCase
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, edited
 from fastfeed.diagnose.proof import Proof
 from fastfeed.diagnose.prove.process_session import ends_as_interrupted
@@ -104,7 +104,9 @@ def prove(
     with tempfile.TemporaryDirectory(prefix="fastfeed-prove-") as scratch, closing(progress):
         workspace = Workspace(script, scratch=Path(scratch), environment=plan.environment)
         trials = Trials(workspace, seconds=plan.seconds, end_s=begin_s + plan.budget_s)
-        case, marks = _diagnosed(trials, workspace, warmup_s=plan.warmup_s, tell=progress.tell)
+        case, marks, unmarked = diagnosed(
+            trials, workspace, warmup_s=plan.warmup_s, tell=progress.tell
+        )
         diagnosis, files = case.diagnosis, case.files
         proposals = list(proposals_of(case)) if diagnosis.figures is not None else []
         shown = [one for one in proposals if one.rarer and not plan.also_rarer]
@@ -122,19 +124,24 @@ def prove(
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
         took_s = time.monotonic() - begin_s
-        proof = _proof(search, shown=shown, files=files, base=workspace.base, seconds=took_s)
+        untried = [f"anything: {unmarked}"] * bool(unmarked)
+        untried += [
+            f"{one.title}: your script would do it less often (--also-rarer)" for one in shown
+        ]
+        proof = _proof(search, untried=untried, files=files, base=workspace.base, seconds=took_s)
         if not proof.diff and not code:
             code = EXIT_NOTHING
     return replace(diagnosis, proof=proof), code, workspace.base
 
 
-def _diagnosed(
+def diagnosed(
     trials: Trials, workspace: Workspace, *, warmup_s: float, tell: Callable[[str], None]
-) -> tuple[PatchCase, tuple[Edit, ...]]:
-    """Return the diagnosis beside the sources, and the edits that make steps visible in every run.
+) -> tuple[PatchCase, tuple[Edit, ...], str]:
+    """Return the diagnosis beside the sources, the edits that make steps visible in every run, and
+    why they could not be made visible, "" if they are.
 
     Where no step is seen, the loop is marked in the copy, and the script is diagnosed once more.
-    Raise StateError if that is not possible.
+    Raise StateError if the script cannot be diagnosed.
     """
     tell("the diagnosis")
     found = trials.diagnose(warmup=warmup_s)
@@ -143,11 +150,14 @@ def _diagnosed(
     case = _case_of(found, workspace)
     watched = watched_at(case)
     if not watched:
-        return case, marks_of(case)
+        return case, marks_of(case), ""
     hint = case.diagnosis.evidence.hint
-    tell(f"the diagnosis, with the steps of {hint.place if hint else ''} marked")
+    marked = f"with the steps of {hint.place if hint else ''} marked"
+    tell(f"the diagnosis, {marked}")
     again = trials.diagnose(warmup=warmup_s, edits=watched)
-    return (case, ()) if isinstance(again, str) else (_case_of(again, workspace), watched)
+    if isinstance(again, str):
+        return case, (), f"{marked}, the script could not be diagnosed: {again}"
+    return _case_of(again, workspace), watched, ""
 
 
 def _case_of(found: tuple[Recording, list[CallSite]], workspace: Workspace) -> PatchCase:
@@ -238,15 +248,13 @@ def watched_at(case: PatchCase) -> tuple[Edit, ...]:
 def _proof(
     search: Search,
     *,
-    shown: Sequence[Proposal],
+    untried: Sequence[str],
     files: Mapping[str, SourceFile],
     base: Path,
     seconds: float,
 ) -> Proof:
-    """Return what a search found, `shown`: changes that were not to be tried."""
-    untried = [f"{one.title}: your script would do it less often (--also-rarer)" for one in shown]
-    if search.failed:
-        untried.insert(0, f"anything: the script as it is gave no figures: {search.failed}")
+    """Return what a search found; `untried`: changes that were not to be tried, and why."""
+    failed = [f"anything: the script as it is gave no figures: {search.failed}"]
     speedup, interval, words = search.total()
     return Proof(
         before=_mean(search.original),
@@ -257,6 +265,7 @@ def _proof(
         diff=diff_of(search.edits, files, base=base),
         tried=tuple(one.tried() for one in search.candidates if one.runs),
         untried=(
+            *failed * bool(search.failed),
             *untried,
             *(f"{one.proposal.title}: {one.why}" for one in search.candidates if not one.runs),
         ),

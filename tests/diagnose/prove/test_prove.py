@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,14 @@ from click.testing import CliRunner
 
 from fastfeed.cli import main
 from fastfeed.diagnose.evidence import MarkHint
+from fastfeed.diagnose.evidence_file import Recording
+from fastfeed.diagnose.patches.proposal import PatchCase
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, edited
 from fastfeed.diagnose.prove.prove_command import (
     EXIT_NOTHING,
     PATCH_FILE,
     apply,
+    diagnosed,
     diff_of,
     watched_at,
 )
@@ -224,13 +228,43 @@ def main():
 """
 
 
-def test_the_loop_whose_steps_were_not_seen_is_marked_in_its_line(tmp_path: Path) -> None:
-    script = Script(tmp_path, PLAIN, kind="sampled", loop="for x, y")
-    case = script.case()
-    assert watched_at(case) == ()
+def unseen(folder: Path) -> PatchCase:
+    """The case of a loop whose steps were not seen."""
+    case = Script(folder, PLAIN, kind="sampled", loop="for x, y").case()
     place = Place("main", "train.py", line_of(PLAIN, "for x, y"), users=True)
     seen = replace(case.diagnosis.evidence, hint=MarkHint(place, 1.0, True))
     case.diagnosis = replace(case.diagnosis, evidence=seen)
-    marked = edited(PLAIN, watched_at(case)).split("\n")
+    return case
+
+
+def test_the_loop_whose_steps_were_not_seen_is_marked_in_its_line(tmp_path: Path) -> None:
+    assert watched_at(Script(tmp_path, PLAIN, kind="sampled", loop="for x, y").case()) == ()
+    marked = edited(PLAIN, watched_at(unseen(tmp_path))).split("\n")
     assert marked[4] == "    for x, y in __import__('fastfeed').watch((batches(), batches())):"
     assert len(marked) == len(PLAIN.split("\n"))
+
+
+class FailingAgain:
+    """Runs of a script without steps, of which the first works."""
+
+    def __init__(self, case: PatchCase) -> None:
+        self.found: list[Any] = [
+            (Recording(case.diagnosis.evidence), []),
+            "exit 1: FileExistsError",
+        ]
+
+    def diagnose(self, *, warmup: float, edits: tuple[Edit, ...] = ()) -> Any:
+        assert bool(edits) == (len(self.found) == 1)
+        return self.found.pop(0)
+
+
+def test_why_the_loop_could_not_be_marked_is_said(tmp_path: Path) -> None:
+    case = unseen(tmp_path)
+    workspace: Any = SimpleNamespace(script=case.script, sources=case.files)
+    trials: Any = FailingAgain(case)
+    _, marks, failed = diagnosed(trials, workspace, warmup_s=1.0, tell=lambda text: None)
+    assert (marks, trials.found) == ((), [])
+    assert failed == (
+        "with the steps of `main` at train.py:5 marked, the script could not be diagnosed: exit 1: "
+        "FileExistsError"
+    )

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence_file import Recording
 from fastfeed.diagnose.judge.judgement import judge
-from fastfeed.diagnose.patches.call_site import CallSite
 from fastfeed.diagnose.patches.catalogue import proposals_of
 from fastfeed.diagnose.patches.proposal import SHOWING, PatchCase
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, edited
@@ -25,7 +23,7 @@ from fastfeed.diagnose.proof import Proof
 from fastfeed.diagnose.prove.process_session import ends_as_interrupted
 from fastfeed.diagnose.prove.progress import ProveProgress
 from fastfeed.diagnose.prove.search import Search
-from fastfeed.diagnose.prove.trial import Trials
+from fastfeed.diagnose.prove.trial import Seen, Trials
 from fastfeed.diagnose.prove.workspace import Workspace
 from fastfeed.diagnose.report.terminal import render
 from fastfeed.diagnose.report.writers import write_reports
@@ -160,14 +158,15 @@ def diagnosed(
     return _case_of(again, workspace), watched, ""
 
 
-def _case_of(found: tuple[Recording, list[CallSite]], workspace: Workspace) -> PatchCase:
-    recording, calls = found
-    evidence = recording.evidence
+def _case_of(seen: Seen, workspace: Workspace) -> PatchCase:
+    evidence, recording = seen.recording.evidence, seen.recording
     if evidence.loop is not None and WATCHED in evidence.loop.text:  # no line of the user's
         evidence = replace(evidence, loop=replace(evidence.loop, text=""))
     diagnosis = judge(evidence, script=recording.script, died=recording.died)
+    # A folder may hold other scripts, with functions of the same names.
+    files = {name: file for name, file in workspace.sources.items() if name in seen.files}
     script = str(workspace.script or "")
-    return PatchCase(diagnosis, files=workspace.sources, calls=calls, script=script)
+    return PatchCase(diagnosis, files=files, calls=seen.calls, script=script)
 
 
 def apply(diff: str, *, base: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastfeed.diagnose.evidence_file import Recording, read_evidence
 from fastfeed.diagnose.patches.call_site import CallSite
@@ -49,6 +50,14 @@ class Result:
     digests: Digests = field(default_factory=Digests)
 
 
+class Seen(NamedTuple):
+    """What a diagnosis saw: the calls that made what, and the files that the script imported."""
+
+    recording: Recording
+    calls: list[CallSite]
+    files: frozenset[str]
+
+
 class Trials:
     """Runs of one script, one at a time, until `end_s` (time.monotonic); a diagnosis is watched for
     `seconds`; the first `most_batches` of a run get checksums."""
@@ -68,12 +77,10 @@ class Trials:
         self.start_s = start_s  # what a run takes beside its seconds
         self._most_batches = most_batches
 
-    def diagnose(
-        self, *, warmup: float, edits: Iterable[Edit] = ()
-    ) -> tuple[Recording, list[CallSite]] | str:
+    def diagnose(self, *, warmup: float, edits: Iterable[Edit] = ()) -> Seen | str:
         """Diagnose the original, or a copy with edits that move no line.
 
-        Return what was seen, and which calls made what; or why there is nothing.
+        Return what was seen; or why there is nothing.
         """
         run = self._workspace.copy(edits)
         begin_s = time.monotonic()
@@ -82,17 +89,19 @@ class Trials:
         if not path.exists():
             return failed or _unseen(run, "the script")
         self.start_s = max(5.0, time.monotonic() - begin_s - self.seconds)
-        calls = [CallSite(*one) for one in json.loads((run.folder / CALLS).read_text())]
+        original = functools.partial(self._workspace.original, run)
+        made, files = json.loads((run.folder / CALLS).read_text())
         calls = [
             one._replace(
-                file=self._workspace.original(run, one.file),
-                about=tuple((key, value) for key, value in one.about),
+                file=original(one.file), about=tuple((key, value) for key, value in one.about)
             )
-            for one in calls
+            for one in (CallSite(*each) for each in made)
         ]
         found = read_evidence(path)
         run.remove()
-        return failed if failed and found.evidence.loop is None else (found, calls)
+        if failed and found.evidence.loop is None:
+            return failed
+        return Seen(found, calls, frozenset(map(original, files)))
 
     def rate(self, edits: Iterable[Edit], *, seconds: float, warmup: float) -> Result:
         """Measure the steps/s of the script with edits."""

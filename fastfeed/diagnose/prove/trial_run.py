@@ -61,7 +61,8 @@ def main() -> None:
     if purpose == DIAGNOSE:
         collector = EvidenceCollector()
         publisher: Any = Publisher(
-            lambda *_: _write(out / CALLS, list(sites.found)), evidence=out / EVIDENCE
+            lambda *_: _write(out / CALLS, [list(sites.found), sorted(_loaded(script))]),
+            evidence=out / EVIDENCE,
         )
         sites.install(log)
     else:
@@ -139,7 +140,7 @@ class _Results:
         self._path = path
         self._log = log
         self._edited = edited
-        self._script = os.path.abspath(script.words[0]) if script.how == "file" else ""
+        self._script = script
 
     def report(self, recording: Recording, *, rank: int | None = None) -> None:
         """Write what was seen; of several ranks, the first does."""
@@ -150,11 +151,17 @@ class _Results:
         ends = [step.end_s - seen.start_s for step in steps if step.begin_s >= seen.start_s]
         died = [one.text for one in recording.died]
         batches = self._log.digests_of(seen.loop) if isinstance(self._log, _BatchLog) else Digests()
-        files = {str(getattr(one, "__file__", "")) for one in list(sys.modules.values())}
-        known = {os.path.realpath(one) for one in (*files, self._script)}
+        known = {os.path.realpath(one) for one in _loaded(self._script)}
         unused = [one for one in self._edited if os.path.realpath(one) not in known]
         found = {"ends": ends, "died": died, "unused": unused, "batches": batches.as_json()}
         _write(self._path, found)
+
+
+def _loaded(script: Script) -> set[str]:
+    """Return the files of the script and of the modules that it has imported."""
+    files = {str(getattr(one, "__file__", None) or "") for one in list(sys.modules.values())}
+    files |= {script.words[0]} if script.how == "file" else set()
+    return {os.path.abspath(one) for one in files if one}
 
 
 def import_from_copy(moved: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from fastfeed.cli import main
 from fastfeed.diagnose.evidence import MarkHint
 from fastfeed.diagnose.evidence_file import Recording
-from fastfeed.diagnose.patches.proposal import PatchCase
+from fastfeed.diagnose.patches.proposal import PatchCase, read_sources
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, edited
 from fastfeed.diagnose.prove.prove_command import (
     EXIT_NOTHING,
@@ -28,6 +28,7 @@ from fastfeed.diagnose.prove.prove_command import (
     diff_of,
     watched_at,
 )
+from fastfeed.diagnose.prove.trial import Seen
 from fastfeed.diagnose.run.script import EXIT_INTERRUPTED
 from fastfeed.probes.places import Place
 from tests.diagnose.patches.patching import Script, line_of
@@ -248,10 +249,8 @@ class FailingAgain:
     """Runs of a script without steps, of which the first works."""
 
     def __init__(self, case: PatchCase) -> None:
-        self.found: list[Any] = [
-            (Recording(case.diagnosis.evidence), []),
-            "exit 1: FileExistsError",
-        ]
+        seen = Seen(Recording(case.diagnosis.evidence), [], frozenset(case.files))
+        self.found: list[Any] = [seen, "exit 1: FileExistsError"]
 
     def diagnose(self, *, warmup: float, edits: tuple[Edit, ...] = ()) -> Any:
         assert bool(edits) == (len(self.found) == 1)
@@ -268,3 +267,13 @@ def test_why_the_loop_could_not_be_marked_is_said(tmp_path: Path) -> None:
         "with the steps of `main` at train.py:5 marked, the script could not be diagnosed: exit 1: "
         "FileExistsError"
     )
+
+
+def test_only_files_that_the_script_imported_are_changed(tmp_path: Path) -> None:
+    case = Script(tmp_path, PLAIN, kind="sampled", loop="for x, y").case()
+    sources = {**case.files, **read_sources([project(tmp_path) / "made.py"])}
+    workspace: Any = SimpleNamespace(script=case.script, sources=sources)
+    seen = Seen(Recording(case.diagnosis.evidence), [], frozenset([case.script]))
+    trials: Any = SimpleNamespace(diagnose=lambda **options: seen)
+    found, _, failed = diagnosed(trials, workspace, warmup_s=1.0, tell=lambda text: None)
+    assert (list(found.files), len(sources), failed) == ([case.script], 2, "")

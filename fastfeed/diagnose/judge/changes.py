@@ -13,7 +13,9 @@ from fastfeed.diagnose.judge.feed_costs import Change, FeedCosts
 from fastfeed.model.workload import INPUT_BOUND, Producers
 
 # The number of producers, by the names that it has.
-COUNT_KNOBS = ("threads", "processes", "producers", "num_workers", "num_parallel_calls")
+COUNT_KNOBS = (
+    *("threads", "processes", "producers", "num_workers", "num_parallel_calls", "num_threads"),
+)
 TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MOST_GAINED = 0.9  # share of the most that producers gain: more of them are not worth it
 MIN_GAIN = 1 / (1 - INPUT_BOUND)  # a smaller speed-up is no gain
@@ -133,6 +135,9 @@ def _in_words(case: Case, count: int, *, processes: bool) -> tuple[str, str]:
     knob = "processes" if processes else "threads"
     loop = evidence.loop
     mapped = loop is not None and any(map(MAP_STAGES.search, (loop.name, loop.note)))
+    if producers.kind == "native" and case.loop_kind == "session" and loop and loop.buffer:
+        filled = f"fill the queue with {count} threads: num_threads={count} in tf.train.batch"
+        return "num_threads", filled
     if producers.kind == "native":
         parallel = "let tf.data work in parallel: num_parallel_calls=tf.data.AUTOTUNE, and prefetch"
         return "num_parallel_calls", parallel

@@ -12,6 +12,7 @@ from fastfeed.diagnose.patches.datasets import (
 )
 from fastfeed.diagnose.patches.generator_body import GeneratorBody
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
+from fastfeed.diagnose.patches.graph_queue import QueueThreads
 from fastfeed.diagnose.patches.handmade_queue import HandmadeQueue
 from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderWorkers
 from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
@@ -27,6 +28,7 @@ PATCHES: tuple[Patch, ...] = (
     GeneratorDataset(),
     ParallelMaps(),
     CacheAfterMap(),
+    QueueThreads(),
     GeneratorBody(),
     GeneratorCall(),
     HandmadeQueue(),

@@ -8,6 +8,7 @@ import pytest
 
 from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import (
+    EMPTY,
     FRAMEWORK,
     LOCK,
     LOCK_PYTHON,
@@ -66,6 +67,15 @@ def test_one_function_that_tf_data_maps_can_run_several_times_at_once(
 ) -> None:
     loop = loop_of([40.0] * 200, kind="keras", note=pipeline)
     best, *_ = judged(loop, trainer(), *producers(1, {SLEEP: 1.0})).recommendations
+    assert best.knob == knob
+
+
+@pytest.mark.parametrize(("buffer", "knob"), [(3, "num_threads"), (None, "num_parallel_calls")])
+def test_a_queue_of_the_graph_has_threads_of_its_own(buffer: int | None, knob: str) -> None:
+    """It is a queue that has a buffer; an iterator of a session has none."""
+    loop = loop_of([20.0] * 200, 5.0, kind="session", waits="modelled", buffer=buffer)
+    made = task(FRAMEWORK, {NATIVE: 0.9, EMPTY: 0.1}, cpu_s=4.5)
+    best, *_ = judged(loop, trainer({LOCK: 1.0}), made).recommendations
     assert best.knob == knob
 
 

@@ -16,6 +16,7 @@ from fastfeed.diagnose.patches.datasets import (
     ParallelMaps,
 )
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
+from fastfeed.diagnose.patches.graph_queue import QueueThreads
 from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderWorkers
 from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
 from fastfeed.diagnose.patches.rarer import RarerPauses
@@ -201,6 +202,28 @@ def test_maps_run_in_parallel_and_end_in_a_prefetch(tmp_path: Path) -> None:
         "data.cache().map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(8)"
         ".prefetch(tf.data.AUTOTUNE)\n" in found
     )
+
+
+@pytest.mark.parametrize(
+    ("made", "changed"),
+    [
+        ("tf.train.batch([x, y], 10)", "tf.train.batch([x, y], 10, num_threads=2)"),
+        ("tf.train.batch([x, y], 10, 1)", "tf.train.batch([x, y], 10, 2)"),
+        (
+            "tf.compat.v1.train.shuffle_batch([x], 8, 99, 9, num_threads=1)",
+            "tf.compat.v1.train.shuffle_batch([x], 8, 99, 9, num_threads=2)",
+        ),
+        ("data.batch(10)", ""),
+    ],
+)
+def test_a_queue_of_the_graph_gets_more_threads(tmp_path: Path, made: str, changed: str) -> None:
+    text = f"import tensorflow as tf\nq = {made}\nwhile True:\n    sess.run(step)\n"
+    script = Script(tmp_path, text, kind="session", loop="sess.run").advised("num_threads", "2")
+    found = script.proposals(QueueThreads())
+    assert [added(text, applied(text, one)) for one in found] == [[f"q = {changed}"]] * bool(
+        changed
+    )
+    assert [one.advice is not None for one in found] == [True] * bool(changed)
 
 
 def test_a_cache_moves_behind_the_map(tmp_path: Path) -> None:

@@ -261,7 +261,9 @@ def rows_of(
         if array.shape[0] != rows:
             raise SpecError(
                 f"{placed(leaf.path, place)} has {array.shape[0]} records, {leaves[0].path} has "
-                f"{rows}: expected the same leading dimension in every leaf"
+                f"{rows}: expected the same leading dimension in every leaf. A list with one array "
+                "for each record is no batch: pad=Pad(0, lengths=True) makes an array and the "
+                "lengths of single records, in place of collate="
             )
     return rows
 

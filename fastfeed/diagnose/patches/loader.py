@@ -52,12 +52,15 @@ class LoaderRunner:
         advice = case.advice("transport", "epochs", "num_workers")
         counted = case.advice("num_workers")
         for site, file, call in case.sites("DataLoader"):
-            count = case.count(counted) if counted else int(site.fact("num_workers") or 0)
-            found = runner_of(call, file, processes=max(1, count))
-            if found and not _is_read(file, call) and not _changes(file, call):
-                edits = (*case.runner_import(file), file.replaced(call, found))
-                title = f"FeedRunner(..., processes={max(1, count)}).torch() in place of DataLoader"
-                yield Proposal(title, edits, advice, makes=True)
+            if _is_read(file, call) or _changes(file, call):
+                continue
+            most = case.count(counted) if counted else int(site.fact("num_workers") or 1)
+            for count in dict.fromkeys((most, min(most, case.cores))):
+                found = runner_of(call, file, processes=count)
+                if found:
+                    edits = (*case.runner_import(file), file.replaced(call, found))
+                    title = f"FeedRunner(..., processes={count}).torch() in place of DataLoader"
+                    yield Proposal(title, edits, advice if count == most else None, makes=True)
 
 
 def _is_read(file: SourceFile, call: ast.Call) -> bool:

@@ -102,6 +102,15 @@ def test_a_runner_takes_the_arguments_of_a_loader(tmp_path: Path) -> None:
     assert added(LOADER, found) == ["from fastfeed import FeedRunner", f"loader = {made}"]
 
 
+def test_a_runner_with_a_process_for_each_core_is_tried_as_well(tmp_path: Path) -> None:
+    script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=6)
+    found = [one.title for one in script.advised("epochs", "gap").proposals(LoaderRunner())]
+    assert found == [
+        f"FeedRunner(..., processes={count}).torch() in place of DataLoader" for count in (6, 2)
+    ]
+
+
 def test_a_loader_with_a_sampler_stays(tmp_path: Path) -> None:
     text = LOADER.replace("shuffle=True", "sampler=mine")
     script = Script(tmp_path, text, kind="torch", loop="for x in loader:")

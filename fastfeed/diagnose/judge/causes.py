@@ -175,14 +175,21 @@ def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     """Return the causes that count with their shares, the verdict first.
 
     The step has what no cause takes. A loss of 5 % outranks it, if it is input all of it together.
-    The loop's own Python does if it takes more than the rest of the step.
+    The loop's own Python does if it takes more than the rest of the step. The input has the rank of
+    all of it together, beside pauses and other processes.
     """
     found = [(code, share) for code, share in losses.items() if share >= INPUT_BOUND]
     inputs = [pair for pair in losses.items() if pair[0].startswith("input.")]
     greatest = max(inputs, key=lambda pair: pair[1], default=("", 0.0))
-    if 0 < greatest[1] < INPUT_BOUND <= lost(case.feed, knobs.free_input):
+    whole = lost(case.feed, knobs.free_input) if greatest[1] > 0 else 0.0
+    if greatest[1] < INPUT_BOUND <= whole:
         found.append(greatest)  # several make one loss
-    found.sort(key=lambda pair: -round(pair[1] / INPUT_BOUND))
+    # The greatest of the input stands for all of it, but for what others take; its equals do, too.
+    alike = round(greatest[1] / INPUT_BOUND)
+    all_input = round(max(greatest[1], whole - losses.get(NOISE, 0.0)) / INPUT_BOUND)
+    ranks = {code: round(share / INPUT_BOUND) for code, share in found}
+    ranks |= {code: all_input for code, _ in inputs if alike and ranks.get(code) == alike}
+    found.sort(key=lambda pair: -ranks[pair[0]])
     found[1:] = sorted(found[1:], key=lambda pair: -pair[1])
     others = [pair for pair in found if pair[0] != STEP_HOST]
     host = losses.get(STEP_HOST, 0.0)

@@ -124,3 +124,23 @@ def test_small_causes_that_make_one_loss_have_a_name(lost: float, first: str) ->
     case = SimpleNamespace(feed=feed, ledger=ledger_of(seen), evidence=seen)
     shares = ranked({"input.cpu": 0.04, "input.ipc": 0.048}, cast(Any, case))
     assert shares[0][0] == first
+
+
+@pytest.mark.parametrize(
+    ("lost", "other", "share", "first"),
+    [
+        (0.8, "external.noise", 0.3, "input.cpu"),
+        (0.8, "external.noise", 0.6, "external.noise"),
+        (0.5, "pause.periodic", 0.3, "input.cpu"),
+        (0.3, "pause.periodic", 0.4, "pause.periodic"),
+    ],
+)
+def test_causes_of_the_input_stand_for_all_of_it_together(
+    lost: float, other: str, share: float, first: str
+) -> None:
+    """None of them takes as much as something else does; what others take is no loss to it."""
+    seen = evidence(loop_of([1.0] * 100), (trainer(),))
+    feed = FeedCosts(1 - lost, converted=lost)
+    case = SimpleNamespace(feed=feed, ledger=ledger_of(seen), evidence=seen)
+    shares = ranked({"input.ipc": 0.1, "input.cpu": 0.2, other: share}, cast(Any, case))
+    assert shares[0][0] == first

@@ -9,8 +9,8 @@ from fastfeed.diagnose.patches.names import path_of
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal
 from fastfeed.diagnose.patches.source_file import called
 
-# The position of num_threads, as in tf.compat.v1.train.
-POSITIONS = {"batch": 2, "maybe_batch": 3, "shuffle_batch": 4, "maybe_shuffle_batch": 5}
+# Functions of tf.compat.v1.train, with the position of num_threads.
+QUEUES = {"batch": 2, "maybe_batch": 3, "shuffle_batch": 4, "maybe_shuffle_batch": 5}
 KNOB = "num_threads"
 
 
@@ -25,12 +25,12 @@ class QueueThreads:
             (file, node)
             for file in case.files.values()
             for node in ast.walk(file.tree)
-            if isinstance(node, ast.Call) and called(node) in POSITIONS
+            if isinstance(node, ast.Call) and called(node) in QUEUES
             if f".{path_of(node.func)}".endswith(f".train.{called(node)}")
         ]
         for count in dict.fromkeys((case.count(advice), case.cores)):
             edits = [
-                file.with_keyword(call, KNOB, value=str(count), position=POSITIONS[called(call)])
+                file.with_keyword(call, KNOB, value=str(count), position=QUEUES[called(call)])
                 for file, call in calls
             ]
             if edits:

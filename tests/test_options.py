@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Iterator
@@ -169,7 +170,7 @@ def test_values_that_cannot_be(make: Any, says: str) -> None:
 
 def test_there_are_few_options_and_each_is_described() -> None:
     names = [field.name for field in fields(FeedOptions)]
-    described = re.findall(r"^    (\w+): ", FeedOptions.__doc__ or "", re.MULTILINE)
+    described = re.findall(r"^(\w+): ", inspect.getdoc(FeedOptions) or "", re.MULTILINE)
     assert described == names and len(names) <= 26
 
 

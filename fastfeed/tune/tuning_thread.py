@@ -52,6 +52,8 @@ class TuningThread:
         self._proposed = False
         self._searches = True  # until the number that was found is there
         self._over = threading.Event()
+        self._ending = threading.Lock()
+        self._ended = False
         weakref.finalize(stream, self._over.set).atexit = False
         self._thread = threading.Thread(target=self._run, name="fastfeed-tuner", daemon=True)
 
@@ -67,8 +69,9 @@ class TuningThread:
 
     @property
     def runs(self) -> bool:
-        """True until the thread has ended."""
-        return self._thread.is_alive()
+        """True until the thread has seen that it is to end."""
+        with self._ending:
+            return not self._ended
 
     @property
     def searches(self) -> bool:
@@ -88,12 +91,16 @@ class TuningThread:
         try:
             while not self._over.wait(SEARCH_POLL_S if self._tuner.searches else STEADY_POLL_S):
                 stream = self._stream()
-                if stream is None or stream.stopped or self.knob not in stream.options.tuned:
-                    return
+                with self._ending:  # a knob that is "auto" again gets a new thread, or this one
+                    if stream is None or stream.stopped or self.knob not in stream.options.tuned:
+                        self._ended = True
+                        return
                 self._look(stream)
                 del stream
         except Exception as error:
             LOG.warning("%s= stays what it is from now on: %s", self.knob, error)
+        finally:
+            self._ended = True
 
     def _look(self, stream: TunedStream) -> None:
         feed = stream.feed

@@ -192,6 +192,12 @@ PYTHON, NATIVE, WAITS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def interpreter_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter has a lock, as a free-threaded one has not."""
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
+
+
 @pytest.mark.parametrize(
     ("cost", "best"),
     [

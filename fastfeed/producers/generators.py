@@ -6,13 +6,15 @@ from __future__ import annotations
 import gc
 import random
 import sys
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, compress, filterfalse, starmap, tee
 from typing import Any
 
 import numpy as np
 
+HAS_YOUNG = "t" not in sys.abiflags  # free-threaded: the collector has no generations
 GENERATOR_KINDS: tuple[Any, ...] = (random.Random, np.random.RandomState, np.random.Generator)
 
 
@@ -24,23 +26,24 @@ class Generators:
     def __init__(self, held: Iterable[Any] = ()) -> None:
         self.held = tuple(map(_access_to, held))
 
+    @staticmethod
+    def present() -> tuple[Any, ...]:
+        """Begin to look for new generators; return what `made_since` needs. The garbage collector
+        must be disabled until then.
+
+        It knows which objects are new. On free-threaded Python it does not, and the generators that
+        are there are returned.
+        """
+        gc.collect(0)
+        return () if HAS_YOUNG else tuple(_found())
+
     @classmethod
-    def made_since_collection(cls) -> Generators:
-        """Return the generators that were made since the garbage collector, which must be disabled,
-        went over the youngest objects (`gc.collect(0)`). Processes that have run the same code
-        since then find them in the same order."""
-        # The collector lists what other threads are building, too, and a tuple that they build
-        # must have no second reference when they go on: no step of Python runs meanwhile.
-        tracked = chain.from_iterable(starmap(gc.get_objects, [(0,)]))
-        shared, found = _shared(), _of_kinds(tracked, set(GENERATOR_KINDS))
-        if (torch := sys.modules.get("torch")) is not None:  # it does not list torch's
-            tracked = chain.from_iterable(starmap(gc.get_objects, [(0,)]))
-            held = chain.from_iterable(map(gc.get_referents, tracked))
-            layer = _of_kinds(filterfalse(gc.is_tracked, held), {torch.Generator, dict, tuple})
-            while layer:
-                found += _of_kinds(layer, {torch.Generator})
-                layer = [one for one in gc.get_referents(*layer) if not gc.is_tracked(one)]
-        return cls({id(one): one for one in found if one not in shared}.values())
+    def made_since(cls, present: tuple[Any, ...], *, within: Any) -> Generators:
+        """Return the generators that were made since `present` was called, as a part of `within` or
+        beside it. Processes that have run the same code since then find them in the same order."""
+        known = {id(one) for one in (*present, *_shared())}
+        new = {id(one): one for one in _found() if id(one) not in known}
+        return cls(new.values() if HAS_YOUNG else _as_reached(new, [within, sys.modules]))
 
     def seed(self, key: tuple[int, ...]) -> None:
         """Seed each generator from `key` and its place among them."""
@@ -63,6 +66,38 @@ class Generators:
         every = *self.held, *map(_access_to, _shared())
         for (_, _, restore), state in zip(every, states, strict=False):
             restore(state)
+
+
+def _as_reached(objects: dict[int, Any], roots: Iterable[Any]) -> Iterator[Any]:
+    """Yield objects, given by their ids, in the order in which references lead to them.
+
+    Free-threaded Python lists them by their addresses.
+    """
+    seen, todo = set[int](), deque(roots)
+    while objects and todo:
+        one = todo.popleft()
+        if id(one) not in seen:
+            seen.add(id(one))
+            todo.extend(gc.get_referents(one))
+            if id(one) in objects:
+                yield objects.pop(id(one))
+    yield from objects.values()
+
+
+def _found() -> list[Any]:
+    """Return the young generators; all of them, where the collector does not know their age."""
+    # The collector lists what other threads are building, too, and a tuple that they build must
+    # have no second reference when they go on: no step of Python runs meanwhile.
+    tracked = chain.from_iterable(starmap(gc.get_objects, [(0,)]))
+    found = _of_kinds(tracked, set(GENERATOR_KINDS))
+    if (torch := sys.modules.get("torch")) is not None:  # it does not list torch's
+        tracked = chain.from_iterable(starmap(gc.get_objects, [(0,)]))
+        held = chain.from_iterable(map(gc.get_referents, tracked))
+        layer = _of_kinds(filterfalse(gc.is_tracked, held), {torch.Generator, dict, tuple})
+        while layer:
+            found += _of_kinds(layer, {torch.Generator})
+            layer = [one for one in gc.get_referents(*layer) if not gc.is_tracked(one)]
+    return found
 
 
 def _of_kinds(objects: Iterable[Any], kinds: set[Any]) -> list[Any]:

@@ -113,9 +113,9 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
         KEPT.append((outlets, inbox))
         gc.disable()  # it would go over all that is unpickled, again and again
         try:
-            gc.collect(0)
+            present = Generators.present()
             shipped = unpack(channels["shipment"], task.nbytes)
-            own = Generators.made_since_collection()
+            own = Generators.made_since(present, within=shipped)
             found = producers_of(
                 task, shipped, inbox=inbox, outlets=outlets, exclusive=exclusive, generators=own
             )

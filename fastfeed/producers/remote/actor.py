@@ -163,10 +163,10 @@ class RemoteWorker:
         gc.disable()
         try:
             for shipment in self._shipments:
-                gc.collect(0)
+                present = Generators.present()
                 try:
                     shipped = unpack_from(memoryview(shipment.data).cast("B"))
-                    every.append((shipped, Generators.made_since_collection()))
+                    every.append((shipped, Generators.made_since(present, within=shipped)))
                 except BaseException as error:  # unpickling runs code of the user's classes
                     every.append(error)
         finally:

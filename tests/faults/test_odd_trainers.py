@@ -126,18 +126,25 @@ def test_workers_have_the_flags_the_arguments_and_the_limits_of_the_program(scri
     assert (ended.code, ended.err, ended.out) == (0, QUIET, ["same 0"])
 
 
-@pytest.mark.parametrize("pool", ["multiprocessing.Pool", "concurrent.futures.ProcessPoolExecutor"])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        "multiprocessing.get_context('fork').Pool(1)",
+        "concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context('fork'))",
+    ],
+)
 def test_a_pool_in_a_worker_calls_functions_of_the_main_module(script: Start, pool: str) -> None:
     running = script(
         f"""
         import concurrent.futures
+        import multiprocessing
         class Pair:
             def __init__(self, left):
                 self.left, self.right = left, left * left
         def square(value):
             return Pair(value)
         def squares(index):
-            with {pool}(1) as pool:
+            with {pool} as pool:
                 pairs = list(pool.map(square, [index, 3]))
             assert all(type(pair) is Pair for pair in pairs)
             return np.array([pair.right for pair in pairs])

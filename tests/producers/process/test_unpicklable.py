@@ -229,7 +229,7 @@ def test_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     fillers = [object() for _ in range(50)]
     lock = threading.Lock()
     assert "processes: item [0] of the list, of type _thread.lock" in explain([lock, *fillers])
-    assert "processes (TypeError: cannot pickle '_thread.lock' object)" in explain([*fillers, lock])
+    assert "processes (TypeError: cannot pickle '_thread.lock' object" in explain([*fillers, lock])
 
 
 def test_what_only_looks_as_if_it_could_not_be_pickled_is_not_blamed() -> None:

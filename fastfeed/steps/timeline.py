@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fastfeed.core.status import ProducerStatus
 
 # Kinds of marks: the time that observation added to an iteration, and an end of observation.
@@ -144,6 +142,8 @@ def covered(begin: Any, end: Any, *, marks: Iterable[Mark]) -> Any:
 
     `begin` and `end` are numbers, or float arrays of one shape, which the result has as well.
     """
+    import numpy as np  # hooks need this module in scripts that may import no numpy
+
     found, until = np.zeros(np.shape(begin)), -np.inf
     for mark in sorted(marks, key=lambda one: one.start_s):
         since, stop = max(mark.start_s, until), mark.end_s

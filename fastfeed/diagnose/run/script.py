@@ -81,7 +81,9 @@ class Script:
     def _execute(self) -> None:
         main = types.ModuleType("__main__")
         names = vars(main)
-        names.update(__builtins__=builtins, __annotations__={})
+        names.update(__builtins__=builtins)
+        if sys.version_info < (3, 14):  # later ones make it when it is needed
+            names.update(__annotations__={})
         sys.modules["__main__"] = main
         sys.argv[:] = [self._what if self.how == "file" else self.how, *self._args]
         execute_module: Any = runpy._run_module_as_main  # type: ignore[attr-defined]

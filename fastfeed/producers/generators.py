@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-HAS_YOUNG = "t" not in sys.abiflags  # free-threaded: the collector has no generations
+HAS_YOUNG = "t" not in getattr(sys, "abiflags", "")  # else free-threaded, without generations
 GENERATOR_KINDS: tuple[Any, ...] = (random.Random, np.random.RandomState, np.random.Generator)
 
 

@@ -36,6 +36,7 @@ DIAGNOSE, RATE = "diagnose", "rate"  # what a run is for
 BATCHES, RESEEDED = "batches", "reseeded"
 EVIDENCE, CALLS, RESULT = "evidence.json.gz", "calls.json", "run.json"  # files that it writes
 EDITABLE = "__editable__"  # begin of the names of finders that setuptools installs
+IN_GRAPH = ("modelled", "hidden")  # waits of steps that take their batches from a graph
 KERAS_ADAPTERS = {
     "keras.src.trainers.data_adapters.py_dataset_adapter": "PyDatasetAdapter",
     "keras.src.trainers.data_adapters.generator_data_adapter": "GeneratorDataAdapter",
@@ -57,7 +58,7 @@ def main() -> None:
     sites, script = CallSites(), Script(words, turns=turns)
     log = HookLog(Timeline())
     if purpose in (BATCHES, RESEEDED):
-        log = _BatchLog(settings["most_batches"])
+        log = BatchLog(settings["most_batches"])
     if purpose == DIAGNOSE:
         collector = EvidenceCollector()
         publisher: Any = Publisher(
@@ -68,14 +69,14 @@ def main() -> None:
     else:
         publisher = _Results(out / RESULT, log, edited=[*settings["edited"]], script=script)
         collector = _Hooks()
-    if isinstance(log, _BatchLog):
+    if isinstance(log, BatchLog):
         _watch_batches(log)
         set_seeds(log, shift=SHIFT if purpose == RESEEDED else 0)
     launch = Launch(script, plan=plan, publisher=publisher, collector=collector, log=log)
     sys.exit(launch.run(script.run))
 
 
-class _BatchLog(HookLog):
+class BatchLog(HookLog):
     """Log that takes the checksums of the first `most` batches of each loop, and of those that
     Keras and sessions get, or that the script's copy shows."""
 
@@ -92,9 +93,13 @@ class _BatchLog(HookLog):
         return found
 
     def digests_of(self, loop: Loop | None) -> Digests:
-        """Return the checksums of the batches that train in a loop."""
+        """Return the checksums of the batches that train in a loop.
+
+        What is fed to steps that take their batches from the graph is none of them.
+        """
         own = self._loops.get(id(loop), Digests())
-        known = (self.fitted, self.shown, own, self.fed, self.queued)
+        fed = () if loop is not None and loop.waits in IN_GRAPH else (self.fed,)
+        known = (self.fitted, self.shown, own, *fed, self.queued)
         found = next((one for one in known if one.leaves), Digests())
         found.losses = self.losses[: self._most]
         return found
@@ -150,7 +155,7 @@ class _Results:
         steps = seen.loop.steps if seen.loop is not None else []
         ends = [step.end_s - seen.start_s for step in steps if step.begin_s >= seen.start_s]
         died = [one.text for one in recording.died]
-        batches = self._log.digests_of(seen.loop) if isinstance(self._log, _BatchLog) else Digests()
+        batches = self._log.digests_of(seen.loop) if isinstance(self._log, BatchLog) else Digests()
         known = {os.path.realpath(one) for one in _loaded(self._script)}
         unused = [one for one in self._edited if os.path.realpath(one) not in known]
         found = {"ends": ends, "died": died, "unused": unused, "batches": batches.as_json()}
@@ -186,7 +191,7 @@ def _write(path: Path, values: Any) -> None:
     os.replace(part, path)
 
 
-def _watch_batches(log: _BatchLog) -> None:
+def _watch_batches(log: BatchLog) -> None:
     """Take the checksums of batches that no iterator in Python delivers, and the losses."""
     hooks = ImportHooks(log, ())
     for module in KERAS_ADAPTERS:
@@ -224,7 +229,7 @@ def _adding(digests: Digests) -> Callable[..., None]:
     return lambda *leaves: digests.add(leaves)
 
 
-def _watch_feeds(module: Any, log: HookLog, *, batches: _BatchLog) -> Undo:
+def _watch_feeds(module: Any, log: HookLog, *, batches: BatchLog) -> Undo:
     """Take the checksums of what the script feeds to sessions: to steps in its main thread, to
     queues in others."""
     main, lock = threading.get_ident(), threading.Lock()

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, UNKNOWN
 from fastfeed.diagnose.prove.digests import COMPARED_BATCHES, Digests, compared, same_losses
+from fastfeed.diagnose.prove.trial_run import BatchLog
+from fastfeed.steps.timeline import Loop
 
 RNG = np.random.default_rng(0)
 BATCHES = [(RNG.random((4, 3), dtype=np.float32), np.arange(4) + 4 * n) for n in range(6)]
@@ -183,3 +185,13 @@ def test_digests_survive_json() -> None:
     assert compared(one, two).word == SAME
     assert two.records == one.records
     assert two.losses == [0.5]
+
+
+@pytest.mark.parametrize(("waits", "counted"), [("none", 1), ("hidden", 0), ("modelled", 0)])
+def test_what_is_fed_beside_batches_of_a_graph_is_no_batch(waits: str, counted: int) -> None:
+    log = BatchLog(10)
+    log.fed.add([np.float32(0.5)])  # as a learning rate
+    loop = Loop("Session.run", "session", 1, waits=waits)
+    assert len(log.digests_of(loop).leaves) == counted
+    log.queued.add([np.zeros((4, 2)), np.zeros(4)])  # by threads that fill a queue
+    assert len(log.digests_of(loop).leaves[0]) == (counted or 2)

@@ -110,7 +110,7 @@ def test_whatever_is_made_of_a_batch_keeps_it_while_thousands_pass() -> None:
         assert not any(np.asarray(view).any() for view in kept) and (shared == 1).all()
         assert runner.snapshot().consumed.copied == 0
         del kept, shared, array
-        gc.collect()  # without the interpreter lock, some objects go only then
+        gc.collect()  # from Python 3.14, some arrays go only then
         until(lambda: runner.snapshot().slots.lent == 0, "the return of every slot")
 
 

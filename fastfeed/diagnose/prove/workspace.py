@@ -59,7 +59,7 @@ class Workspace:
 
     def __init__(self, script: Script, *, scratch: Path, environment: Mapping[str, str]) -> None:
         self._words = list(script.words)
-        self._scratch = scratch
+        self._scratch = scratch = scratch.resolve()  # as the names of imported files are
         self._environment = dict(environment)
         self.cwd = Path.cwd()
         self.roots = [self.cwd]

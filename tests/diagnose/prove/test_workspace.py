@@ -269,3 +269,12 @@ def test_a_script_without_a_file_is_refused(
 def test_python_before_the_script_is_no_part_of_it(project: Path, tmp_path: Path) -> None:
     found = made(tmp_path, "python3", "-u", "train.py", "7")
     assert (found.script, found.copy().script) == (project / "train.py", ["train.py", "7"])
+
+
+def test_copies_have_the_names_that_imported_files_have(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "train.py").write_text("")
+    script = Script((str(tmp_path / "train.py"),))
+    folder = Workspace(script, scratch=tmp_path / "link", environment={}).copy().folder
+    assert folder == folder.resolve()

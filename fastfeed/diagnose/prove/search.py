@@ -19,6 +19,7 @@ LEAST_GAIN = 1.02  # a smaller one is not worth a change of the script
 NARROW = 0.05  # half width of an interval that needs no more runs
 MAX_RUNS = 4  # of a candidate
 DIGEST_STEPS = 260  # most steps in which the first batches are seen
+DIGEST_RUNS = 3  # that compare two streams of batches: before, after, and before with other seeds
 
 DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
 UNCOMPARED = Sameness("")
@@ -101,7 +102,7 @@ class Search:
         self._marks = tuple(marks)  # edits that make the steps of the original visible
         self._seconds = seconds
         self._warmup_s = min(2.0, seconds / 4)
-        self._period_s = period_s
+        self._digest_s = min(seconds, max(3.0, DIGEST_STEPS * period_s))
         self._tell = tell
         self._known: dict[tuple[tuple[Edit, ...], bool, bool], Digests | None] = {}
         self.candidates = [Candidate(one, list(one.instead)) for one in proposals]
@@ -144,27 +145,43 @@ class Search:
         return *gain, max(words, key=WORDS.index)
 
     def _round(self) -> bool:
-        """Try every candidate on the present base, and keep the best one that gains; return False
-        if none does."""
+        """Try the candidates on the present base, and keep the best one that gains; return False
+        if none does and none is left.
+
+        One that promises to gain is not left without the time that its proof takes: the others
+        wait.
+        """
         made = next((one.proposal.title for one in self.kept if one.proposal.makes), "")
         left = [one for one in self.candidates if not one.kept and not one.why]
         for one in left:
-            one.rates = []
             if made and one.proposal.makes:
                 one.why = f"kept is another change of who makes the batches: {made}"
-            else:
+            elif not one.rates and not self._must_confirm(left):
                 self._try(one)
-        left = sorted((one for one in left if not one.why), key=lambda one: -_best(one))
-        for one in left:
+        waits = any(not one.rates and not one.why for one in left)
+        tried = [one for one in left if one.rates and not one.why]
+        for one in sorted(tried, key=lambda one: -_best(one)):
+            if waits and not one.promises:
+                break
             if self._confirm(one):
                 self._keep(one)
                 return True
-        return False
+        return waits
+
+    def _must_confirm(self, left: Sequence[Candidate]) -> bool:
+        """Return True if one of them promises to gain, and only its proof still has time."""
+        seconds = 3 * self._seconds + DIGEST_RUNS * self._digest_s  # a try, then base and candidate
+        starts_s = (2 + DIGEST_RUNS) * self._trials.start_s
+        promised = any(one.promises and one.rates for one in left)
+        return promised and not self._has_time(seconds + starts_s)
 
     def _keep(self, one: Candidate) -> None:
         one.kept = True
         self.kept.append(one)
         self.edits, self.base = (*self.edits, *one.proposal.edits), list(one.rates)
+        for other in self.candidates:
+            if not other.kept:
+                other.rates = []
 
     def _try(self, one: Candidate) -> None:
         """Run a candidate once; if it fails, another form of it."""
@@ -253,9 +270,9 @@ class Search:
         key = (edits, again, reseeded)
         if key not in self._known:
             self._tell("checksums of the first batches")
-            seconds = min(self._seconds, max(3.0, DIGEST_STEPS * self._period_s))
+            seconds, edits = self._digest_s, (*self._marks, *edits)
             self._check_time(seconds)
-            found = self._trials.batches((*self._marks, *edits), seconds=seconds, reseeded=reseeded)
+            found = self._trials.batches(edits, seconds=seconds, reseeded=reseeded)
             self._known[key] = None if found.failed else found.digests
         return self._known[key]
 

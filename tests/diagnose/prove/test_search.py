@@ -264,6 +264,39 @@ def test_the_budget_ends_the_search() -> None:
     assert whys(found) == {"a": "no time was left for it"}
 
 
+@pytest.mark.parametrize(
+    ("left_s", "tried", "kept"),
+    [
+        (90.0, ["a", "b", "c"], ["c"]),  # the best of all
+        (49.0, ["a"], ["a"]),  # the first that gains is proven, and nothing more
+        (56.0, ["a", "b"], ["b"]),
+    ],
+)
+def test_what_gains_is_proven_before_others_are_tried_in_its_time(
+    left_s: float, tried: list[str], kept: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+
+    class Clocked(FakeTrials):
+        start_s = 2.0
+
+        def rate(self, *args: Any, **options: Any) -> Result:
+            nonlocal now_s
+            now_s += 7.0
+            return super().rate(*args, **options)
+
+        def batches(self, *args: Any, **options: Any) -> Result:
+            nonlocal now_s
+            now_s += 5.0
+            return super().batches(*args, **options)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    changes = [proposal(text, at, makes=True) for at, text in enumerate("abc")]
+    found = searched(Clocked({"a": 1.5, "b": 1.7, "c": 2.0}), *changes, left_s=left_s)
+    assert [edit.text for edit in found.edits] == kept
+    assert [one.proposal.title for one in found.candidates if one.runs] == tried
+
+
 @pytest.mark.parametrize(("runs", "kept"), [(2, []), (3, []), (4, ["a"])])
 def test_what_the_budget_leaves_without_a_run_of_its_own_is_not_proven(
     runs: int, kept: list[str]

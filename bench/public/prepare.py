@@ -71,6 +71,7 @@ def _copy(source: Path, home: Path, folder: Path, recipe: Recipe) -> Path:
     below = home.relative_to(source)
     for part in (below, *map(Path, recipe.needs)):
         shutil.copytree(source / part, folder / part, dirs_exist_ok=True, ignore=SKIPPED)
+    (folder / ".git").mkdir(exist_ok=True)  # as in a clone: a proof looks for its root
     return folder / below
 
 

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from fastfeed.diagnose.prove.trial_run import (
     RESULT,
 )
 from fastfeed.diagnose.prove.workspace import Run, Workspace
+from fastfeed.diagnose.prove.write_guard import WriteGuard
 from fastfeed.errors import OptionError
 
 RUN_MAIN = "from fastfeed.diagnose.prove.trial_run import main; main()"
@@ -143,7 +145,9 @@ class Trials:
 
     def _execute(self, run: Run, purpose: str, *, seconds: float, warmup: float) -> str:
         """Run the script; return why it failed, "" if it did not. Nothing of it goes on."""
+        guard = WriteGuard(str(run.folder))
         settings = {
+            "guard": guard.descriptor,
             "purpose": purpose,
             "seconds": seconds,
             "warmup": warmup,
@@ -154,7 +158,8 @@ class Trials:
             "parent": os.getpid(),
         }
         log = run.folder / OUTPUT
-        with log.open("wb") as output, self._workspace.stdin.open("rb") as given:
+        stdin = self._workspace.stdin
+        with closing(guard), log.open("wb") as output, stdin.open("rb") as given:
             limit_s = seconds + 2 * self.start_s + ENDS_IN_S
             limit_s = max(1.0, min(limit_s, self.end_s - time.monotonic()))
             code = run_session(
@@ -165,10 +170,13 @@ class Trials:
                 stdin=given,
                 stdout=output,
                 stderr=output,
+                pass_fds=[guard.descriptor],
             )
         self._workspace.check()
         if code is None:
             return f"it was ended after {limit_s:.0f} s without a result"
+        if guard.refused:
+            return guard.refused
         failed = code and (_last_words(log) or "it ended with an error, and without a word")
         return failed or ""
 

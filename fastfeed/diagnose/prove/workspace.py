@@ -2,7 +2,7 @@
 to.
 
 Small files are copied. A large one is a link to the original, which becomes a copy as soon as the
-run opens it for writing (`copy_before_write`, in the process of the run).
+run opens it for writing (write_guard.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import re
 import select
 import shutil
 import stat
-import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fastfeed.diagnose.patches.proposal import read_sources
 from fastfeed.diagnose.patches.source_file import Edit, edited
@@ -24,14 +24,12 @@ from fastfeed.errors import OptionError, StateError
 
 COPIED_NBYTES = 1 << 16  # of a file that is copied; larger ones are linked, unless they are code
 MAX_FILES = 200_000  # of a folder: making so many links takes a few seconds
+TREE_FILES = 20_000  # of a working tree that is copied beside the folder of the script
 LEFT_OUT = ("__pycache__", ".git", "pyvenv.cfg")  # a virtual environment has the last one
 RUN = "{run}"  # in values of --prove-env: the folder of the run
 INPUT_PAUSE_S = 1.0  # in which nothing comes from a pipe that is open
 MAX_INPUT_NBYTES = 1 << 28  # of standard input
 COPIED_AT_MOST = 1 << 28  # bytes of a folder; what is left is linked
-# Events of audit hooks that change files, by the number of their paths.
-CHANGES = {"os.mkdir": 1, "os.remove": 1, "os.rmdir": 1, "os.truncate": 1, "os.rename": 2}
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class Run(NamedTuple):
@@ -62,15 +60,11 @@ class Workspace:
         self._scratch = scratch = scratch.resolve()  # as the names of imported files are
         self._environment = dict(environment)
         self.cwd = Path.cwd()
-        self.roots = [self.cwd]
         self.script = _file_of(script)
         self.stdin = _kept_input(scratch / "stdin")
-        if self.script is not None:
-            folder = self.script.parent
-            if folder in self.cwd.parents:
-                self.roots = [folder]
-            elif folder != self.cwd and self.cwd not in folder.parents:
-                self.roots.append(folder)
+        places = {self.cwd} if self.script is None else {self.cwd, self.script.parent}
+        found = {_project_of(place) for place in places}
+        self.roots = [one for one in sorted(found) if found.isdisjoint(one.parents)]
         self.base = Path(os.path.commonpath(self.roots))  # of the names in a diff
         self._files = {root: list(_files_of(root)) for root in self.roots}
         code = (root / n for root, names in self._files.items() for n in names if is_code(n))
@@ -171,6 +165,16 @@ def _file_of(script: Script) -> Path | None:
     raise OptionError(f"--prove changes the files of a script, and {script.name} has none: {way}")
 
 
+def _project_of(folder: Path) -> Path:
+    """Return the working tree of git around a folder, where scripts find `../data` and `../lib`;
+    the folder itself if there is none, or one of too many files for a copy in each run."""
+    for tree in (folder, *folder.parents):
+        if (tree / ".git").exists():
+            few = sum(1 for _ in islice(_files_of(tree), TREE_FILES + 1)) <= TREE_FILES
+            return tree if few else folder
+    return folder
+
+
 def _kept_input(path: Path) -> Path:
     """Write what standard input holds to a file, and return it: nothing for a terminal, and what
     has come so far for a pipe that stays open. Raise OptionError if it does not end."""
@@ -232,43 +236,3 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_size, 0 if path.is_dir() else found.st_mtime_ns
-
-
-def copy_before_write(folder: str) -> None:
-    """Replace links below a folder by copies before this process writes to them: a folder by one
-    with links of its files, a file by its copy."""
-
-    def audit(event: str, args: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, mode, flags = args
-            if not (flags & WRITES if isinstance(flags, int) else set("wax+") & set(mode or "")):
-                return
-            paths = [path]
-        elif event in CHANGES:
-            paths = list(args[: CHANGES[event]])
-        else:
-            return
-        for path in paths:
-            if isinstance(path, (str, bytes, os.PathLike)):
-                name = os.path.abspath(os.fsdecode(path))
-                if name.startswith(folder + os.sep):
-                    _make_own(folder, name, file=event in ("open", "os.truncate"))
-
-    sys.addaudithook(audit)
-
-
-def _make_own(folder: str, name: str, *, file: bool) -> None:
-    """Let no link be on the way from a folder to a name, nor the `file` itself be one."""
-    below = os.path.relpath(name, folder).split(os.sep)
-    for count in range(1, len(below)):
-        part = os.path.join(folder, *below[:count])
-        if os.path.islink(part) and os.path.isdir(part):
-            real = os.path.realpath(part)
-            os.unlink(part)
-            os.mkdir(part)
-            for one in os.listdir(real):
-                os.symlink(os.path.join(real, one), os.path.join(part, one))
-    if file and os.path.islink(name) and os.path.isfile(name):
-        real = os.path.realpath(name)
-        os.unlink(name)
-        shutil.copy2(real, name)

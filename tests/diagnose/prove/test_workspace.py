@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fastfeed.diagnose.patches.source_file import SourceFile
 from fastfeed.diagnose.prove import workspace
-from fastfeed.diagnose.prove.workspace import COPIED_NBYTES, Workspace
+from fastfeed.diagnose.prove.workspace import COPIED_NBYTES, Run, Workspace
+from fastfeed.diagnose.prove.write_guard import WriteGuard
 from fastfeed.diagnose.run.script import Script
 from fastfeed.errors import OptionError, StateError
 
 LARGE = b"x" * (COPIED_NBYTES + 1)
+# What a script does without Python's knowledge.
+NATIVE = (
+    "import ctypes\nc = ctypes.CDLL(None)\nc.fopen.restype = ctypes.c_void_p\n"
+    "def native(name, mode, text=b''):\n"
+    "    file = ctypes.c_void_p(c.fopen(name.encode(), mode.encode()))\n"
+    "    assert c.fwrite(text, 1, len(text), file) == len(text) and not c.fclose(file)\n"
+)
+ASKS = (
+    "from fastfeed.diagnose.prove.write_guard import _listener; raise SystemExit(_listener() < 0)"
+)
+asked = pytest.mark.skipif(
+    bool(subprocess.run([sys.executable, "-c", ASKS]).returncode),
+    reason="the kernel does not ask before a write",
+)
 
 
 @pytest.fixture
@@ -34,6 +52,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / ".venv" / "pyvenv.cfg").write_text("")
     monkeypatch.chdir(folder)
     return folder
+
+
+def write_in(run: Run, code: str) -> WriteGuard:
+    """Run code in a copy, as a script runs there; return the guard, closed."""
+    with closing(WriteGuard(str(run.folder))) as guard:
+        begin = (
+            "from fastfeed.diagnose.prove.write_guard import ask_before_writes\n"
+            f"ask_before_writes({str(run.folder)!r}, {guard.descriptor})\n"
+        )
+        subprocess.run(
+            [sys.executable, "-c", begin + code],
+            cwd=run.cwd,
+            check=True,
+            env=run.environment,
+            pass_fds=[guard.descriptor],
+        )
+    return guard
 
 
 def made(tmp_path: Path, *words: str, **environment: str) -> Workspace:
@@ -93,6 +128,27 @@ def test_a_script_elsewhere_is_copied_with_its_folder(
     assert run.folder in Path(run.script[0]).parents
 
 
+def test_a_script_finds_what_lies_beside_its_folder_in_the_working_tree(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "code").mkdir()
+    (project / "train.py").rename(project / "code" / "train.py")
+    monkeypatch.chdir(project / "code")
+    alone = made(tmp_path).copy()
+    assert not (alone.cwd / "../lib/one.py").exists()
+    (project / ".git").mkdir()
+    room = made(tmp_path)
+    run = room.copy()
+    assert (run.cwd / "../lib/one.py").read_text() == ""
+    assert not (run.cwd / "../.git").exists()
+    assert room.original(run, str(run.cwd / "train.py")) == str(project / "code" / "train.py")
+    assert room.base == project
+    write_in(run, "open('../data.bin', 'w').write('new')")
+    assert (project / "data.bin").read_bytes() == LARGE
+    monkeypatch.setattr(workspace, "TREE_FILES", 3)
+    assert made(tmp_path).base == project / "code"
+
+
 def test_a_script_behind_a_link_is_copied(project: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(project)
     run = made(tmp_path, str(tmp_path / "link" / "train.py"), f"{tmp_path}/link/out").copy()
@@ -107,6 +163,9 @@ def test_a_script_behind_a_link_is_copied(project: Path, tmp_path: Path) -> None
         "import os; os.mkdir('kept/more')",
         "import os; os.remove('kept/last.pt')",
         "open('kept/below/one.pt', 'w').write('new')",
+        pytest.param("native('kept/last.pt', 'w')", marks=asked),
+        pytest.param("native('kept/below/more.pt', 'w')", marks=asked),
+        pytest.param("import subprocess; subprocess.run(['mkdir', 'kept/more'])", marks=asked),
     ],
 )
 def test_a_folder_that_is_a_link_is_not_written_to(
@@ -119,12 +178,7 @@ def test_a_folder_that_is_a_link_is_not_written_to(
     (project / "kept").symlink_to(elsewhere)
     room = made(tmp_path)
     run = room.copy()
-    code = (
-        "import sys\nfrom fastfeed.diagnose.prove.workspace import copy_before_write\n"
-        f"copy_before_write({str(run.folder)!r})\n{write}\n"
-        "assert open('kept/below/one.pt').read()\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=run.cwd, check=True, env=run.environment)
+    write_in(run, f"{NATIVE}{write}\nassert open('kept/below/one.pt').read()\n")
     found = {str(one.relative_to(elsewhere)) for one in elsewhere.rglob("*")}
     assert found == {"last.pt", "below", "below/one.pt"}
     assert {one.read_text() for one in elsewhere.rglob("*.pt")} == {"old"}
@@ -164,16 +218,30 @@ def test_what_is_installed_in_place_is_imported_from_the_copy(
         "open('data.bin', 'ab').write(b'new')",
         "import os; os.write(os.open('data.bin', os.O_WRONLY), b'new')",
         "import pathlib; pathlib.Path('data.bin').write_bytes(b'new')",
+        pytest.param("native('data.bin', 'w', b'new')", marks=asked),
+        pytest.param("native('data.bin', 'a', b'new')", marks=asked),
+        pytest.param(
+            "import threading\n"
+            "one = threading.Thread(target=native, args=('data.bin', 'r+', b'new'))\n"
+            "one.start(); one.join()",
+            marks=asked,
+        ),
+        pytest.param(
+            "import os, subprocess\nos.chdir('lib')\n"
+            "subprocess.run('echo new >> ../data.bin', shell=True, check=True)",
+            marks=asked,
+        ),
+        pytest.param(
+            "import os\nat = os.open('lib', os.O_RDONLY)\n"
+            "one = c.openat(at, b'../data.bin', os.O_WRONLY)\nassert os.write(one, b'new') == 3",
+            marks=asked,
+        ),
     ],
 )
 def test_a_run_writes_to_a_copy_of_large_data(project: Path, tmp_path: Path, write: str) -> None:
     room = made(tmp_path)
     run = room.copy()
-    code = (
-        "import sys\nfrom fastfeed.diagnose.prove.workspace import copy_before_write\n"
-        f"copy_before_write({str(run.folder)!r})\n{write}\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=run.cwd, check=True, env=run.environment)
+    write_in(run, NATIVE + write)
     assert b"new" in (run.cwd / "data.bin").read_bytes()
     assert (project / "data.bin").read_bytes() == LARGE
     room.check()
@@ -181,12 +249,21 @@ def test_a_run_writes_to_a_copy_of_large_data(project: Path, tmp_path: Path, wri
 
 def test_reading_large_data_copies_nothing(project: Path, tmp_path: Path) -> None:
     run = made(tmp_path).copy()
-    code = (
-        "import sys\nfrom fastfeed.diagnose.prove.workspace import copy_before_write\n"
-        f"copy_before_write({str(run.folder)!r})\nassert open('data.bin', 'rb').read()\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=run.cwd, check=True, env=run.environment)
+    write_in(run, f"{NATIVE}assert open('data.bin', 'rb').read(); native('data.bin', 'rb')")
     assert (run.cwd / "data.bin").is_symlink()
+
+
+@asked
+def test_what_is_too_large_for_a_copy_is_not_written_to(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made(tmp_path).copy()
+    free = types.SimpleNamespace(free=2 * len(LARGE) - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    code = f"{NATIVE}assert not c.fopen(b'data.bin', b'a'); open('empty/one', 'w')"
+    guard = write_in(run, code)
+    assert re.search(r"data\.bin is opened for writing.* --prove-env NAME=VALUE", guard.refused)
+    assert (project / "data.bin").read_bytes() == LARGE
 
 
 def test_native_code_that_writes_to_the_original_is_noticed(project: Path, tmp_path: Path) -> None:

@@ -32,11 +32,11 @@ CHANGES = {"os.mkdir": 1, "os.remove": 1, "os.rmdir": 1, "os.truncate": 1, "os.r
 # linux/seccomp.h, linux/bpf_common.h, linux/audit.h, linux/prctl.h
 NO_NEW_PRIVS, SET_FILTER, LISTENER, KEEP_SPECULATION = 38, 1, 1 << 3, 1 << 2
 RECEIVE, SEND, GO_ON = 0xC0502100, 0xC0182101, 1
-REQUEST, RESPONSE = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
-LOAD, IF_EQUAL, IF_BITS, RETURN = 0x20, 0x15, 0x45, 0x06
+QUESTION, ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
+LOAD, IF_EQUAL, IF_BITS, RESULT_IS = 0x20, 0x15, 0x45, 0x06
 ALLOW, ASK = 0x7FFF0000, 0x7FC00000
 NUMBER_AT, MACHINE_AT, ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data
-HERE = -100  # AT_FDCWD
+AT_FDCWD = -100
 PATH_NBYTES = 4096
 
 
@@ -100,26 +100,26 @@ class WriteGuard:
                 os.close(listener)
 
     def _answer(self, listener: int) -> None:
-        request, error = bytearray(REQUEST.size), 0
+        request, error = bytearray(QUESTION.size), 0
         try:
             fcntl.ioctl(listener, RECEIVE, request)
         except OSError:
             return  # who asked has ended
-        number, process, _, call, _, _, *given = REQUEST.unpack(request)
+        number, process, _, call, _, _, *given = QUESTION.unpack(request)
         try:
-            self._before(process, MACHINES[platform.machine()][2][call], given)
+            self._before(process, call=MACHINES[platform.machine()][2][call], given=given)
         except (FeedError, OSError) as found:
             self.refused, error = str(found), -errno.EACCES
         with suppress(OSError):
-            fcntl.ioctl(listener, SEND, RESPONSE.pack(number, 0, error, 0 if error else GO_ON))
+            fcntl.ioctl(listener, SEND, ANSWER.pack(number, 0, error, 0 if error else GO_ON))
 
-    def _before(self, process: int, call: SystemCall, given: list[int]) -> None:
+    def _before(self, process: int, *, call: SystemCall, given: list[int]) -> None:
         try:
             with open(f"/proc/{process}/mem", "rb", 0) as memory:
                 memory.seek(given[call.path])
                 name = os.fsdecode(memory.read(PATH_NBYTES).split(b"\0")[0])
-            folder = ctypes.c_int(given[0]).value if call.has_folder else HERE
-            at = "cwd" if folder == HERE else f"fd/{folder}"
+            folder = ctypes.c_int(given[0]).value if call.has_folder else AT_FDCWD
+            at = "cwd" if folder == AT_FDCWD else f"fd/{folder}"
             path = os.path.abspath(os.path.join(os.readlink(f"/proc/{process}/{at}"), name))
         except OSError:
             return  # no such memory or folder: the call fails by itself
@@ -157,19 +157,19 @@ def _listener() -> int:
 def _filter(machine: int, calls: dict[int, SystemCall]) -> bytes:
     """Return the program that the kernel runs for each call. With O_NOFOLLOW no link is followed:
     shared memory is opened so, for every batch of a DataLoader's workers."""
-    lines = [(LOAD, 0, 0, MACHINE_AT), (IF_EQUAL, 1, 0, machine), (RETURN, 0, 0, ALLOW)]
+    lines = [(LOAD, 0, 0, MACHINE_AT), (IF_EQUAL, 1, 0, machine), (RESULT_IS, 0, 0, ALLOW)]
     for number, call in calls.items():
-        asks = [(RETURN, 0, 0, ASK)]
+        asks = [(RESULT_IS, 0, 0, ASK)]
         if call.flags is not None:
             asks = [
                 (LOAD, 0, 0, ARGUMENTS_AT + 8 * call.flags),
                 (IF_BITS, 2, 0, os.O_NOFOLLOW),
                 (IF_BITS, 0, 1, WRITES),
                 *asks,
-                (RETURN, 0, 0, ALLOW),
+                (RESULT_IS, 0, 0, ALLOW),
             ]
         lines += [(LOAD, 0, 0, NUMBER_AT), (IF_EQUAL, 0, len(asks), number), *asks]
-    lines.append((RETURN, 0, 0, ALLOW))
+    lines.append((RESULT_IS, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 

@@ -176,6 +176,20 @@ def torch_loader(load: Load, *, workers: int) -> Iterator[Any]:
     yield from DataLoader(Numbers(load), batch_size=None, num_workers=workers)  # type: ignore[arg-type]
 
 
+def grain_loader(load: Load) -> Iterator[Any]:
+    """`mp_prefetch` with what `pick_performance_config` chooses."""
+    import grain
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()  # of a program that does not begin by absl.app.run
+    read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    data = grain.MapDataset.range(10**7).map(load).to_iter_dataset(read)
+    chosen = grain.experimental.pick_performance_config(
+        data, ram_budget_mb=4096, max_workers=os.cpu_count(), max_buffer_size=16
+    )
+    yield from data.mp_prefetch(chosen.multiprocessing_options)
+
+
 def ways() -> dict[str, tuple[str, dict[str, Any], float]]:
     """Return by name what opens the batches, its options, and the seconds of warm-up."""
     cores = os.cpu_count() or 1
@@ -187,6 +201,7 @@ def ways() -> dict[str, tuple[str, dict[str, Any], float]]:
     found['threads="auto"'] = ("fastfeed", {"threads": "auto"}, SEARCH_S)
     found['workers="auto"'] = ("fastfeed", {"workers": "auto"}, SEARCH_S)
     found["tf.data AUTOTUNE"] = ("tf_data", {}, SEARCH_S)
+    found["Grain's pick_performance_config"] = ("grain_loader", {}, WARM_S)
     for name, n in (("cores / 2", max(1, cores // 2)), ("os.cpu_count()", cores), ("2", 2)):
         found[f"DataLoader {name}"] = ("torch_loader", {"workers": n}, WARM_S)
     return found

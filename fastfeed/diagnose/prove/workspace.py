@@ -26,6 +26,14 @@ COPIED_NBYTES = 1 << 16  # of a file that is copied; larger ones are linked, unl
 MAX_FILES = 200_000  # of a folder: making so many links takes a few seconds
 TREE_FILES = 20_000  # of a working tree that is copied beside the folder of the script
 LEFT_OUT = ("__pycache__", ".git", "pyvenv.cfg")  # a virtual environment has the last one
+# A proof makes a dozen short runs: they are none in the user's accounts of experiments.
+TRACKERS = {
+    "WANDB_MODE": "offline",
+    "NEPTUNE_MODE": "offline",
+    "SWANLAB_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "MLFLOW_TRACKING_URI": "file:{run}/mlruns",
+}
 RUN = "{run}"  # in values of --prove-env: the folder of the run
 INPUT_PAUSE_S = 1.0  # in which nothing comes from a pipe that is open
 MAX_INPUT_NBYTES = 1 << 28  # of standard input
@@ -82,7 +90,7 @@ class Workspace:
             changed.setdefault(edit.file, []).append(edit)
         for root, target in self._targets(folder):
             self._copy(root, target, changed=changed)
-        environment = {**os.environ, **self._environment}
+        environment = {**os.environ, **TRACKERS, **self._environment}
         environment = {key: value.replace(RUN, str(folder)) for key, value in environment.items()}
         if "PYTHONPATH" in environment:
             parts = environment["PYTHONPATH"].split(os.pathsep)

@@ -116,6 +116,16 @@ def test_paths_of_the_project_lead_into_the_copy(
     assert run.environment["OUT"] == f"{run.folder}/out"
 
 
+def test_runs_are_no_experiments_of_an_account(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://tracking.example")
+    run = made(tmp_path, WANDB_MODE="online").copy()
+    assert run.environment["MLFLOW_TRACKING_URI"] == f"file:{run.folder}/mlruns"
+    assert run.environment["NEPTUNE_MODE"] == "offline"
+    assert run.environment["WANDB_MODE"] == "online"  # --prove-env
+
+
 def test_a_script_elsewhere_is_copied_with_its_folder(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

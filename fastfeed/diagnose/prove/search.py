@@ -19,6 +19,7 @@ LEAST_GAIN = 1.02  # a smaller one is not worth a change of the script
 NARROW = 0.05  # half width of an interval that needs no more runs
 MAX_RUNS = 4  # of a candidate
 DIGEST_STEPS = 260  # most steps in which the first batches are seen
+PROOF_RUNS = 4  # of base and candidate in turn, from which on an interval may be narrow
 DIGEST_RUNS = 3  # that compare two streams of batches: before, after, and before with other seeds
 
 DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
@@ -170,8 +171,8 @@ class Search:
 
     def _must_confirm(self, left: Sequence[Candidate]) -> bool:
         """Return True if one of them promises to gain, and only its proof still has time."""
-        seconds = 3 * self._seconds + DIGEST_RUNS * self._digest_s  # a try, then base and candidate
-        starts_s = (2 + DIGEST_RUNS) * self._trials.start_s
+        seconds = (1 + PROOF_RUNS) * self._seconds + DIGEST_RUNS * self._digest_s  # after a try
+        starts_s = (PROOF_RUNS + DIGEST_RUNS) * self._trials.start_s
         promised = any(one.promises and one.rates for one in left)
         return promised and not self._has_time(seconds + starts_s)
 

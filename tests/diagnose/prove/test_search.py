@@ -267,9 +267,9 @@ def test_the_budget_ends_the_search() -> None:
 @pytest.mark.parametrize(
     ("left_s", "tried", "kept"),
     [
-        (90.0, ["a", "b", "c"], ["c"]),  # the best of all
-        (49.0, ["a"], ["a"]),  # the first that gains is proven, and nothing more
-        (56.0, ["a", "b"], ["b"]),
+        (110.0, ["a", "b", "c"], ["c"]),  # the best of all
+        (63.0, ["a"], ["a"]),  # the first that gains is proven, and nothing more
+        (70.0, ["a", "b"], ["b"]),
     ],
 )
 def test_what_gains_is_proven_before_others_are_tried_in_its_time(

@@ -21,7 +21,7 @@ from fastfeed.benchmark.measure import ProducerCost, StepCost
 from fastfeed.benchmark.summary import advise
 from fastfeed.benchmark.sweep import Setting, Sweep
 from fastfeed.benchmark.workloads import BY_PRODUCERS
-from fastfeed.core.unix import usable_cores
+from fastfeed.core.machine import cores
 from fastfeed.errors import MissingExtra
 from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.probes.gpu import GpuMeter
@@ -186,7 +186,7 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "kernel": platform.release(),
         "processor": _processor(),
-        "cores": usable_cores(),
+        "cores": cores(),
         "memory_nbytes": psutil.virtual_memory().total,
         "gpu": GpuMeter().name,
     }

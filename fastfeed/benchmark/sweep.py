@@ -20,7 +20,7 @@ from fastfeed.benchmark.measure import (
     profile_of,
 )
 from fastfeed.benchmark.workloads import BY_PRODUCERS, NamedSource
-from fastfeed.core.unix import usable_cores
+from fastfeed.core.machine import cores
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import LivePoint, Prediction, predict
 from fastfeed.model.workload import Producers, Workload, fed_by, utilisation
@@ -171,7 +171,7 @@ def run_sweep(
         ):
             found = measure_loop(loop, seconds=PROFILE_S)
         points.append(LivePoint(producers, found.rate, found.starvation))
-    profile = profile_of(producer, step, cores=usable_cores(), live=points)
+    profile = profile_of(producer, step, cores=cores(), live=points)
     for repeat in range(plan.repeats):
         for (kind, producers), measured in windows.items():
             source, options = feeds[kind]

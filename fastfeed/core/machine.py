@@ -1,14 +1,15 @@
-"""Memory limits of the machine and of control groups, and kills for lack of memory."""
+"""Limits of the machine and of control groups, and kills for lack of memory."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
 
 import psutil
 
-from fastfeed.core.unix import resource
+from fastfeed.core.unix import resource, usable_cores
 
 ROOT = Path("/sys/fs/cgroup")
 KERNEL_SETTINGS = Path("/proc/sys")
@@ -42,6 +43,23 @@ def free_memory_nbytes(root: Path = ROOT, own: str | None = None) -> int:
         if limit is not None and used is not None and limit < UNLIMITED:
             free = min(free, limit - used)
     return max(free, MIN_FREE_NBYTES)
+
+
+def cores() -> int:
+    """Return the cores that this process may use, by its affinity and its control groups."""
+    count, allowed = usable_cores(), quota()
+    return count if allowed is None else max(1, min(count, math.ceil(allowed)))
+
+
+def quota(root: Path = ROOT, own: str | None = None) -> float | None:
+    """Return the cores that the tightest control group allows; None without a limit."""
+    found = []
+    for folder in control_groups("cpu", root, own):
+        names = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
+        words = [word for name in names for word in _text(folder / name).split()]
+        if len(words) == 2 and all(word.isdigit() for word in words):  # not "max" or "-1"
+            found.append(int(words[0]) / int(words[1]))
+    return min(found, default=None)
 
 
 def local_ranks() -> int:
@@ -79,12 +97,13 @@ def _task_limits() -> list[tuple[int, str]]:
         tasks, _ = resource.getrlimit(resource.RLIMIT_NPROC)
         if tasks != resource.RLIM_INFINITY:
             limits.append((tasks, f"`ulimit -u`, which is {tasks}"))
-    for folder, names, called in (
-        (ROOT, ("pids.max", "pids/pids.max"), "pids.max of the control group"),
-        (KERNEL_SETTINGS, ("kernel/pid_max",), "kernel.pid_max"),
-        (KERNEL_SETTINGS, ("kernel/threads-max",), "kernel.threads-max"),
+    groups = [(one, "pids.max", "pids.max of the control group") for one in control_groups("pids")]
+    for folder, name, called in (
+        *groups,
+        (KERNEL_SETTINGS, "kernel/pid_max", "kernel.pid_max"),
+        (KERNEL_SETTINGS, "kernel/threads-max", "kernel.threads-max"),
     ):
-        tasks = _number(folder, *names)
+        tasks = _number(folder, name)
         if tasks is not None:
             limits.append((tasks, f"{called}, which is {tasks}"))
     return limits
@@ -101,16 +120,22 @@ def oom_kills(root: Path = ROOT, own: str | None = None) -> int | None:
 
 
 def memory_groups(root: Path = ROOT, own: str | None = None) -> list[Path]:
-    """Return the control group folders that bound this process's memory, innermost first.
+    """Return the control group folders that bound this process's memory, innermost first."""
+    return control_groups("memory", root, own)
+
+
+def control_groups(kind: str, root: Path = ROOT, own: str | None = None) -> list[Path]:
+    """Return the control group folders that bound what this process uses of a kind, innermost
+    first.
 
     The format is described in cgroups(7).
     """
     folders: list[Path] = []
     for line in (_text(Path("/proc/self/cgroup")) if own is None else own).splitlines():
         _, kinds, path = line.split(":", 2)
-        if kinds and "memory" not in kinds.split(","):
+        if kinds and kind not in kinds.split(","):
             continue
-        for base in (root / "memory",) if kinds else (root, root / "unified"):
+        for base in (root / kind,) if kinds else (root, root / "unified"):
             # Inside a container, the path is the host's and only the root is visible.
             steps = Path(path.lstrip("/"))
             folders += [base / part for part in (steps, *steps.parents)]

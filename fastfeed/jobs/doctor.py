@@ -13,8 +13,8 @@ from importlib import metadata
 from rich import box
 from rich.table import Table
 
-from fastfeed.core.machine import free_memory_nbytes, local_ranks, workers_that_fit
-from fastfeed.core.unix import ON_LINUX, usable_cores
+from fastfeed.core.machine import cores, free_memory_nbytes, local_ranks, workers_that_fit
+from fastfeed.core.unix import ON_LINUX
 from fastfeed.probes.gpu import DRIVER, gpu_names
 from fastfeed.probes.pyspy import find, ptrace_limit
 
@@ -55,7 +55,7 @@ def examine() -> list[MachineFact]:
 def versions() -> list[str]:
     """Return a line for the interpreter, the system, and each package that fastfeed works with and
     that is installed. Nothing is imported for it."""
-    system = f"{platform.platform()}, {usable_cores()} of {os.cpu_count()} cores"
+    system = f"{platform.platform()}, {cores()} of {os.cpu_count()} cores"
     python = f"{platform.python_implementation()} {platform.python_version()}"
     found = ((name, _version(name)) for name in REQUIRED)
     known = [(one.name, one.found) for one in _packages() if one.fit]
@@ -90,8 +90,7 @@ def _machine() -> Iterator[MachineFact]:
         ON_LINUX,
         "" if ON_LINUX else "processes= and metrics= require Linux 5.3 or later; threads= work",
     )
-    cores, everything = usable_cores(), os.cpu_count() or 1
-    yield MachineFact("cores", f"{cores} of {everything} usable")
+    yield MachineFact("cores", f"{cores()} of {os.cpu_count() or 1} usable")
     ranks = local_ranks()
     share = f", for {ranks} ranks" if ranks > 1 else ""
     free = f"{free_memory_nbytes() / 1e9:.1f} GB free{share}"

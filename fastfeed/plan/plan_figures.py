@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from fastfeed.benchmark.workloads import seconds_from
-from fastfeed.core.unix import usable_cores
+from fastfeed.core.machine import cores
 from fastfeed.errors import OptionError
 from fastfeed.options.option_values import parse_bytes
 
@@ -398,7 +398,7 @@ def assume(figures: PlanFigures) -> PlanFigures:
     if given and not any(part in figures for part in SHARES):
         found["native"] = Figure(1.0, "assumed: all of source= is native code")
     if "cores" not in figures:
-        found["cores"] = Figure(usable_cores(), f"{PROFILED}: this machine")
+        found["cores"] = Figure(cores(), f"{PROFILED}: this machine")
         found["ram"] = Figure(psutil.virtual_memory().total, f"{PROFILED}: this machine")
     count = figures.get_or("accelerators", figures.get_or("per_machine", 1))
     found["accelerators"] = Figure(round(count), "assumed: one, or one machine")

@@ -15,9 +15,9 @@ from fastfeed.benchmark.measure import measure_loop, measure_producer, measure_s
 from fastfeed.benchmark.summary import CANDIDATES
 from fastfeed.benchmark.sweep import LIVE_THREADS, PROFILE_S, Meter, Progress
 from fastfeed.benchmark.workloads import NamedSource
-from fastfeed.core.machine import WORKER_NBYTES
+from fastfeed.core.machine import WORKER_NBYTES, cores
 from fastfeed.core.structure import leaves_of, rebuild, structure_of
-from fastfeed.core.unix import ON_LINUX, usable_cores
+from fastfeed.core.unix import ON_LINUX
 from fastfeed.core.worker import batches_ahead
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import LivePoint, Prediction, predict
@@ -230,9 +230,7 @@ def profile_source(source: NamedSource, consumer: Consumer, *, progress: Progres
     pool = Shuffle().capacity * nbytes / rows if consumer.name == SESSION else 0.0
     memory = FeedMemory(nbytes, trainer, pool=pool, captured=_captured(source))
     seen, memory = _short_runs(source, consumer, live=live, memory=memory, meter=meter)
-    workload = profile_of(
-        producer, step, cores=usable_cores(), live=seen if consumer.burns_cpu else ()
-    )
+    workload = profile_of(producer, step, cores=cores(), live=seen if consumer.burns_cpu else ())
     measured = {
         "batch": rows,
         "sample": nbytes / rows,

@@ -3,7 +3,6 @@ native libraries."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -13,8 +12,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from fastfeed.core.machine import free_memory_nbytes
-from fastfeed.core.unix import PAGE_NBYTES, usable_cores
+from fastfeed.core.machine import cores, free_memory_nbytes, quota
+from fastfeed.core.unix import PAGE_NBYTES
 from fastfeed.errors import clean
 from fastfeed.probes import procfs
 from fastfeed.probes.gpu import GpuUsage
@@ -115,19 +114,6 @@ def _named(pid: int, name: str) -> str:
     words = procfs.text_of(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
     command = f": {words[:MAX_COMMAND]}" if words else ""  # a thread of the kernel has none
     return clean(f"{name} (pid {pid}{command})")
-
-
-def cores() -> int:
-    """Return the cores that this process may use, by its affinity and its control group's quota."""
-    count, allowed = usable_cores(), quota()
-    return count if allowed is None else max(1, min(count, math.ceil(allowed)))
-
-
-def quota() -> float | None:
-    """Return the cores that the control group allows; None without a limit."""
-    words = procfs.text_of("/sys/fs/cgroup/cpu.max").split()
-    limited = len(words) == 2 and words[0].isdigit()
-    return int(words[0]) / int(words[1]) if limited else None
 
 
 def one_core() -> float:

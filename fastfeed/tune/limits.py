@@ -7,13 +7,13 @@ import re
 import time
 
 from fastfeed.core.machine import (
+    cores,
     memory_groups,
     threads_that_fit,
     workers_that_fit,
 )
 from fastfeed.core.stats import Snapshot
 from fastfeed.options import FeedOptions
-from fastfeed.probes.machine_log import cores
 from fastfeed.probes.procfs import text_of
 
 SYSTEM_POLL_S = 1.0  # between two looks at the system

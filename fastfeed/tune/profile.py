@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fastfeed.core.machine import cores
 from fastfeed.core.stats import Decision, StageRow
 from fastfeed.core.unix import ON_LINUX
 from fastfeed.engine.feed import Feed
@@ -23,7 +24,6 @@ from fastfeed.model.workload import (
 )
 from fastfeed.options import Auto, FeedOptions, options_from
 from fastfeed.probes.lock import LockProbe
-from fastfeed.probes.machine_log import cores
 from fastfeed.source import CallableSource, Source, source_from
 
 PROFILE_LIMIT_S = 2.0

@@ -1,4 +1,4 @@
-"""Free memory of the machine and of control groups, from trees in the kernel's format."""
+"""Free memory and cores of the machine and of control groups, from trees in the kernel's format."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastfeed.core import machine as machine_limits
 from fastfeed.core.machine import (
     MIN_FREE_NBYTES,
+    cores,
     free_memory_nbytes,
     memory_groups,
     oom_kills,
+    quota,
 )
+from fastfeed.core.unix import usable_cores
 
 GB = 2**30
 V2 = {"limit": "memory.max", "used": "memory.current"}
@@ -65,6 +69,41 @@ def test_the_least_of_all_groups_above_counts(
     )
     group(base / "other", kind, 1, 1)
     assert free_memory_nbytes(tmp_path, own) == GB, "a group that the process is not in"
+
+
+@pytest.mark.parametrize(
+    ("root", "own", "texts"),
+    [
+        ("", "0::/jobs/job\n", [{"cpu.max": "50000 100000"}, {"cpu.max": "max 100000"}]),
+        (
+            "cpu",
+            "9:cpuset:/\n4:cpu,cpuacct:/jobs/job\n0::/elsewhere\n",
+            [
+                {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"},
+                {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"},
+            ],
+        ),
+    ],
+)
+def test_the_cores_of_the_tightest_group_count(
+    tmp_path: Path, root: str, own: str, texts: list[dict[str, str]]
+) -> None:
+    assert quota(tmp_path, own) is None
+    jobs = tmp_path / root / "jobs"
+    (jobs / "job").mkdir(parents=True)
+    for folder, found in zip((jobs, jobs / "job"), texts, strict=True):
+        for name, text in found.items():
+            (folder / name).write_text(f"{text}\n")
+    assert quota(tmp_path, own) == 0.5
+    assert quota(tmp_path, own.replace("/jobs/job", "/jobs")) == 0.5
+    assert quota(tmp_path, own.replace("/jobs/job", "/other")) is None
+
+
+def test_less_than_a_core_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_limits, "quota", lambda: 0.3)
+    assert cores() == 1
+    monkeypatch.setattr(machine_limits, "quota", lambda: 1e6)
+    assert cores() == usable_cores()
 
 
 def test_in_a_container_the_path_is_the_hosts(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
+from fastfeed.core.machine import quota
 from fastfeed.core.status import PROCESS
 from fastfeed.core.unix import ON_LINUX
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.probes.beside import start_beside
 from fastfeed.probes.family import descendants
-from fastfeed.probes.machine_log import quota
 from fastfeed.steps.timeline import Loop
 
 Wait = Callable[[float], bool]  # wait so many seconds; return False when the diagnosis ends

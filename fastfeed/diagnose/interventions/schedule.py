@@ -11,12 +11,12 @@ from random import Random
 from statistics import fmean
 from time import perf_counter
 
+from fastfeed.core.machine import cores
 from fastfeed.diagnose.evidence import Intervention
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.interventions import doses
 from fastfeed.diagnose.interventions.doses import Dose, DoseHelper, Wait
 from fastfeed.diagnose.interventions.effects import T_OF_PAIRS, effect_of, pairs_of
-from fastfeed.probes.machine_log import cores
 from fastfeed.steps.timeline import DOSED, UNOBSERVED, Loop, Mark
 
 MAX_LOST = 0.05  # share of the watched time that all blocks together may take from the loop

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastfeed.core.unix import die_with, usable_cores
+from fastfeed.core.machine import cores
+from fastfeed.core.unix import die_with
 from fastfeed.diagnose.evidence import Evidence
 from fastfeed.diagnose.evidence_file import Recording
 from fastfeed.diagnose.hooks.hook_log import HookLog
@@ -135,7 +136,7 @@ class _Hooks(EvidenceCollector):
         """Return the main loop."""
         loop = life.loop or life.seen_loop
         end_s = loop.steps[-1].end_s if loop is not None and loop.steps else life.start_s
-        return Evidence(loop, (), (), Machine(usable_cores()), life.start_s, end_s)
+        return Evidence(loop, (), (), Machine(cores()), life.start_s, end_s)
 
 
 class _Results:

@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,12 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from bench.tune import PROCESSES, ROUNDS, THREADS, WARM_S
 from bench.workloads import burn, rounds_for
 
 CHANGE_S, FOLLOW_S, MEASURED_S = 30.0, 20.0, 5.0
-AUTO = 'workers="auto"'
+AUTO, COST = 'workers="auto"', "its search, of a core"
+TUNER = "fastfeed-tuner"
 GROUP = Path("/sys/fs/cgroup/cpu")  # of version 1
 PERIOD_US = 100_000
 
@@ -125,8 +128,8 @@ def ways() -> dict[str, dict[str, Any]]:
     return found | {f"processes={n}": {"processes": n} for n in PROCESSES}
 
 
-def one(case: ChangeCase, options: dict[str, Any]) -> float:
-    """Return the steps/s after the change, in this process."""
+def one(case: ChangeCase, options: dict[str, Any]) -> tuple[float, float]:
+    """Return the steps/s after the change, in this process, and the cores that the search took."""
     from fastfeed import FeedRunner
 
     neighbour, quota = Neighbour(), Quota() if case.machine == "quota" else None
@@ -157,28 +160,32 @@ def one(case: ChangeCase, options: dict[str, Any]) -> float:
                 since_s = now_s
             time.sleep(case.step[now_s >= at_s])
         rate = steps / (time.monotonic() - since_s)
+        tuners = {one.native_id for one in threading.enumerate() if one.name == TUNER}
+        times = [one for one in psutil.Process().threads() if one.id in tuners]
+        cost = sum(one.user_time + one.system_time for one in times) / (time.monotonic() - begin_s)
         for decision in runner.tuning():
             print(f"  {decision.seconds:5.1f} s {decision}", file=sys.stderr)
     if case.machine == "comes":
         neighbour.go()
     if quota is not None:
         quota.close()
-    return rate
+    return rate, cost
 
 
 def table(found: dict[str, dict[str, float]]) -> str:
     """Return the figures as Markdown."""
     lines = [
-        f"| change | {AUTO}, steps/s | best fixed | steps/s | part of the best |",
-        "|---|--:|---|--:|--:|",
+        f"| change | {AUTO}, steps/s | best fixed | steps/s | part of the best | {COST} |",
+        "|---|--:|---|--:|--:|--:|",
     ]
     for case, rates in found.items():
-        fixed = {way: rate for way, rate in rates.items() if way != AUTO}
+        fixed = {way: rate for way, rate in rates.items() if way not in (AUTO, COST)}
         if not fixed:
             continue
         best = max(fixed, key=lambda way: fixed[way])
         part = rates[AUTO] / fixed[best]
-        lines.append(f"| {case} | {rates[AUTO]:.1f} | {best} | {fixed[best]:.1f} | {part:.2f} |")
+        words = f"{rates[AUTO]:.1f} | {best} | {fixed[best]:.1f} | {part:.2f} | {rates[COST]:.2%}"
+        lines.append(f"| {case} | {words} |")
     return "\n".join(lines)
 
 
@@ -190,7 +197,7 @@ def main() -> None:
     parser.add_argument("--one", metavar="WAY", help="measure one way in this process")
     given = parser.parse_args()
     if given.one:
-        print(one(CASES[given.cases[0]], ways()[given.one]))
+        print(*one(CASES[given.cases[0]], ways()[given.one]))
         return
     path = given.output / "changes.json"
     found = json.loads(path.read_text()) if path.exists() else {}
@@ -202,7 +209,10 @@ def main() -> None:
             for way in ways():
                 command = [sys.executable, "-m", "bench.tune_changes", "--one", way, case]
                 done = subprocess.run(command, stdout=subprocess.PIPE, timeout=180, check=True)
-                rates[way] = float(done.stdout.split()[-1])
+                rate, cost = map(float, done.stdout.split()[-2:])
+                rates[way] = rate
+                if way == AUTO:
+                    rates[COST] = cost
                 path.write_text(json.dumps(found, indent=1) + "\n")
             print(table({case: rates}).split("\n")[-1], flush=True)
     print(table(found))

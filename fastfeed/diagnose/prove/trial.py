@@ -19,6 +19,7 @@ from fastfeed.diagnose.patches.call_site import CallSite
 from fastfeed.diagnose.patches.source_file import Edit
 from fastfeed.diagnose.prove.digests import COMPARED_BATCHES, Digests
 from fastfeed.diagnose.prove.gains import steady_rate
+from fastfeed.diagnose.prove.own_files import OwnFiles
 from fastfeed.diagnose.prove.process_session import run_session
 from fastfeed.diagnose.prove.trial_run import (
     BATCHES,
@@ -145,9 +146,11 @@ class Trials:
 
     def _execute(self, run: Run, purpose: str, *, seconds: float, warmup: float) -> str:
         """Run the script; return why it failed, "" if it did not. Nothing of it goes on."""
-        guard = WriteGuard(str(run.folder))
+        bounds = self._workspace.bounds(run)
+        guard = WriteGuard(OwnFiles(bounds))
         settings = {
             "guard": guard.descriptor,
+            "bounds": bounds,
             "purpose": purpose,
             "seconds": seconds,
             "warmup": warmup,

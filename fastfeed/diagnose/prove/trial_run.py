@@ -22,6 +22,7 @@ from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.hooks.patches import Undo, patch
 from fastfeed.diagnose.prove.call_sites import CallSites
 from fastfeed.diagnose.prove.digests import Digests
+from fastfeed.diagnose.prove.own_files import Bounds, OwnFiles
 from fastfeed.diagnose.prove.seeds import SHIFT, set_seeds
 from fastfeed.diagnose.prove.write_guard import ask_before_writes
 from fastfeed.diagnose.run.collector import EvidenceCollector
@@ -50,7 +51,7 @@ def main() -> None:
     settings: dict[str, Any] = json.loads(sys.argv[1])
     words, purpose, out = sys.argv[2:], settings["purpose"], Path(settings["folder"])
     die_with(settings["parent"])
-    ask_before_writes(settings["folder"], settings["guard"])
+    ask_before_writes(OwnFiles(Bounds(*settings["bounds"])), settings["guard"])
     import_from_copy(settings["moved"])
     plan = WatchPlan(
         settings["seconds"], settings["warmup"], experiments=purpose == DIAGNOSE, stop=True

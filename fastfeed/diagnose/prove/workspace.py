@@ -2,7 +2,7 @@
 to.
 
 Small files are copied. A large one is a link to the original, which becomes a copy as soon as the
-run opens it for writing (write_guard.py).
+run opens it for writing (own_files.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from fastfeed.diagnose.patches.proposal import read_sources
 from fastfeed.diagnose.patches.source_file import Edit, edited
+from fastfeed.diagnose.prove.own_files import Bounds
 from fastfeed.diagnose.run.script import Script
 from fastfeed.errors import OptionError, StateError
 
@@ -33,7 +34,9 @@ TRACKERS = {
     "SWANLAB_MODE": "offline",
     "CLEARML_OFFLINE_MODE": "1",
     "MLFLOW_TRACKING_URI": "file:{run}/mlruns",
+    "WANDB_DIR": "{run}",
 }
+GIT = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # variables that name the user's repository
 RUN = "{run}"  # in values of --prove-env: the folder of the run
 INPUT_PAUSE_S = 1.0  # in which nothing comes from a pipe that is open
 MAX_INPUT_NBYTES = 1 << 28  # of standard input
@@ -74,7 +77,8 @@ class Workspace:
         found = {_project_of(place) for place in places}
         self.roots = [one for one in sorted(found) if found.isdisjoint(one.parents)]
         self.base = Path(os.path.commonpath(self.roots))  # of the names in a diff
-        self._files = {root: list(_files_of(root)) for root in self.roots}
+        self._apart: dict[str, set[str]] = {"environments": set(), "links": set()}
+        self._files = {root: list(_files_of(root, self._apart)) for root in self.roots}
         code = (root / n for root, names in self._files.items() for n in names if is_code(n))
         self.sources = read_sources(code)  # as they are now: an edit of the user's changes no run
         self.linked: dict[Path, tuple[int, int]] = {}  # originals, with their size and time
@@ -90,11 +94,12 @@ class Workspace:
             changed.setdefault(edit.file, []).append(edit)
         for root, target in self._targets(folder):
             self._copy(root, target, changed=changed)
-        environment = {**os.environ, **TRACKERS, **self._environment}
+        environment = {k: self._led(v, folder) for k, v in os.environ.items() if k not in GIT}
+        environment |= {**TRACKERS, **self._environment}
         environment = {key: value.replace(RUN, str(folder)) for key, value in environment.items()}
         if "PYTHONPATH" in environment:
             parts = environment["PYTHONPATH"].split(os.pathsep)
-            moved = [self._moved(os.path.abspath(part), folder) for part in parts if part]
+            moved = [self._led(os.path.abspath(part), folder) for part in parts if part]
             environment["PYTHONPATH"] = os.pathsep.join(moved)
         words = [self._moved(word, folder) for word in self._words]
         here = Path(self._moved(str(self.cwd), folder))
@@ -116,6 +121,11 @@ class Workspace:
             if file.startswith(f"{target}{os.sep}"):
                 return str(root / os.path.relpath(file, target))
         return file
+
+    def bounds(self, run: Run) -> Bounds:
+        """Return what a run may change, and what is kept."""
+        kept = {*map(str, self.roots), *map(os.path.realpath, self.roots), *self._apart["links"]}
+        return Bounds(str(run.folder), sorted(kept), sorted(self._apart["environments"]))
 
     def check(self) -> None:
         """Raise StateError if a linked original has changed: native code has written to it."""
@@ -140,6 +150,13 @@ class Workspace:
                 word = re.sub(whole, lambda _: str(target), word)  # noqa: B023  # used at once
         return word
 
+    def _led(self, value: str, folder: Path) -> str:
+        """Return a variable whose paths of the project are those of the copy, if they are in it: a
+        virtual environment is not."""
+        parts = [(part, self._moved(part, folder)) for part in value.split(os.pathsep)]
+        led = [new if os.path.exists(new) or not os.path.exists(old) else old for old, new in parts]
+        return os.pathsep.join(led)
+
     def _copy(self, root: Path, target: Path, *, changed: Mapping[str, list[Edit]]) -> None:
         target.mkdir(parents=True)
         left = COPIED_AT_MOST
@@ -156,6 +173,7 @@ class Workspace:
             elif source.is_symlink() or not (is_code(name) or (left > 0 and _is_small(source))):
                 real = source.resolve()
                 copy.symlink_to(real)
+                self._apart["links"] |= {str(real)} if source.is_symlink() else set()
                 self.linked.setdefault(real, _stamp(real))
             else:
                 shutil.copy2(source, copy)
@@ -206,26 +224,52 @@ def _kept_input(path: Path) -> Path:
     return path
 
 
-def _files_of(root: Path) -> Iterator[str]:
-    """Yield the names of files below a root, and of folders, which end with a separator."""
+def _files_of(root: Path, apart: dict[str, set[str]] | None = None) -> Iterator[str]:
+    """Yield the names of files below a root, and of folders, which end with a separator. A link to
+    a folder of not so many files is such a folder, another one is a file.
+
+    `apart` gets the full names of virtual `environments`, which are left out, and of what `links`
+    lead to.
+    """
+    apart = apart or {"environments": set(), "links": set()}
     count = 0
-    for folder, folders, files in os.walk(root):
-        below = os.path.relpath(folder, root)
-        prefix = "" if below == "." else below + os.sep
-        folders[:] = [
-            one
-            for one in sorted(folders)
-            if one not in LEFT_OUT and not os.path.exists(os.path.join(folder, one, LEFT_OUT[-1]))
-        ]
-        count += len(files)
+    for name in _walked(root, apart=apart):
+        count += not name.endswith(os.sep)
         if count > MAX_FILES:
             raise OptionError(
                 f"{root} holds more than {MAX_FILES:,} files, and each run gets a copy of the "
                 "folder: run fastfeed in the folder of the script, with its data elsewhere"
             )
-        links = [one for one in folders if os.path.islink(os.path.join(folder, one))]
+        link = root / name
+        if not link.is_symlink():
+            yield name
+            continue
+        real = os.path.realpath(link)
+        apart["links"].add(real)
+        inner = list(islice(_walked(Path(real), apart=apart), TREE_FILES + 1))
+        if os.path.isdir(real) and len(inner) <= TREE_FILES and not _holds(real, str(link)):
+            yield from (f"{name}{os.sep}", *(f"{name}{os.sep}{one}" for one in inner))
+        else:
+            yield name
+
+
+def _walked(root: Path, *, apart: dict[str, set[str]]) -> Iterator[str]:
+    """Yield the names below a root, with links as they are."""
+    for folder, folders, files in os.walk(root):
+        below = os.path.relpath(folder, root)
+        prefix = "" if below == "." else below + os.sep
+        known = {one: os.path.join(folder, one) for one in sorted(folders) if one not in LEFT_OUT}
+        made = [one for one, path in known.items() if os.path.exists(f"{path}/{LEFT_OUT[-1]}")]
+        apart["environments"] |= {os.path.realpath(known[one]) for one in made}
+        folders[:] = [one for one in known if one not in made]
+        links = [one for one in folders if os.path.islink(known[one])]
         yield from (f"{prefix}{one}{os.sep}" for one in folders if one not in links)
-        yield from (prefix + one for one in (*sorted(files), *links))
+        # the file .git of a worktree names the repository
+        yield from (prefix + one for one in (*sorted(files), *links) if one not in LEFT_OUT)
+
+
+def _holds(folder: str, path: str) -> bool:
+    return f"{os.path.realpath(os.path.dirname(path))}{os.sep}".startswith(folder + os.sep)
 
 
 def is_code(name: str) -> bool:

@@ -1,9 +1,9 @@
-"""Writes of a run: what one would change becomes a copy first, whoever writes.
+"""Changes of files by a run: what is the user's stays as it is, whoever changes it.
 
-A link on the way to a file leads to the user's own. Python says by audit events what it is about to
-change. Native code and other programs say nothing: the kernel asks a `WriteGuard` in the process of
-the proof before a call of theirs goes on. Source: seccomp_unotify(2), Linux 5.5 and later; without
-it, audit events are all there is.
+A link in the copy becomes a copy itself before it is written to, and what leads out of the copy is
+refused. Python says by audit events what it is about to change. Native code and other programs say
+nothing: the kernel asks a `WriteGuard` in the process of the proof before a call of theirs goes on.
+Source: seccomp_unotify(2), Linux 5.5 and later; without it, audit events are all there is.
 """
 
 from __future__ import annotations
@@ -13,21 +13,35 @@ import errno
 import os
 import platform
 import select
-import shutil
 import socket
 import struct
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from fastfeed.core.unix import fcntl
-from fastfeed.errors import FeedError, StateError
+from fastfeed.diagnose.prove.own_files import OwnFiles
+from fastfeed.errors import FeedError
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-FREE_SHARE = 0.5  # of the free disk that the copy of one file may take
-# Events of audit hooks that change files, by the number of their paths.
-CHANGES = {"os.mkdir": 1, "os.remove": 1, "os.rmdir": 1, "os.truncate": 1, "os.rename": 2}
+# Events of audit hooks that change files: for each path, its place and that of its folder's
+# descriptor in the arguments, and if it changes what the path leads to, not the name itself.
+CHANGES: dict[str, tuple[tuple[int, int, bool], ...]] = {
+    "os.mkdir": ((0, 2, False),),
+    "os.remove": ((0, 1, False),),
+    "os.rmdir": ((0, 1, False),),
+    "os.rename": ((0, 2, False), (1, 3, False)),
+    "os.link": ((0, 2, True), (1, 3, False)),
+    "os.symlink": ((1, 2, False),),
+    "os.truncate": ((0, -1, True),),
+    "os.chmod": ((0, 2, True),),
+    "os.chown": ((0, 3, True),),
+    "os.utime": ((0, 3, True),),
+    "os.setxattr": ((0, -1, True),),
+}
 
 # linux/seccomp.h, linux/bpf_common.h, linux/audit.h, linux/prctl.h
 NO_NEW_PRIVS, SET_FILTER, LISTENER, KEEP_SPECULATION = 38, 1, 1 << 3, 1 << 2
@@ -38,49 +52,64 @@ ALLOW, ASK = 0x7FFF0000, 0x7FC00000
 NUMBER_AT, MACHINE_AT, ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data
 AT_FDCWD = -100
 PATH_NBYTES = 4096
+# A file that must be new, and no link: shared memory is made so, for every batch of a DataLoader's
+# workers, and nothing that exists can be changed by it.
+NEW_FILE = (os.O_CREAT, os.O_EXCL, os.O_NOFOLLOW)
 
 
 class SystemCall(NamedTuple):
-    """A call that may change a file: which argument names it, which holds flags of open(2), and
-    whether the one before the name is the descriptor of a folder."""
+    """A call that may change a file: which arguments name it, and hold the descriptor of its
+    folder, flags of open(2), and if it changes what the name leads to."""
 
     path: int
+    folder: int | None = None
     flags: int | None = None
-    makes_folder: bool = False
-
-    @property
-    def has_folder(self) -> bool:
-        return self.path == 1
+    inner: bool = True
 
 
-OPEN, OPENAT, CREAT = SystemCall(0, 1), SystemCall(1, 2), SystemCall(0)
-MKDIR, MKDIRAT = SystemCall(0, makes_folder=True), SystemCall(1, makes_folder=True)
-OPENAT2, TRUNCATE = SystemCall(1), SystemCall(0)
+OPEN, CREAT, TRUNCATE = SystemCall(0, flags=1), SystemCall(0), SystemCall(0)
+OPENAT, OPENAT2 = SystemCall(1, 0, flags=2), SystemCall(1, 0)
+MKDIR, MKDIRAT = SystemCall(0, inner=False), SystemCall(1, 0, inner=False)
+RENAME, RENAMEAT = SystemCall(1, inner=False), SystemCall(3, 2, inner=False)  # the new name
+CHMOD, CHMODAT = SystemCall(0), SystemCall(1, 0)
 # By machine: its number in audits, that of seccomp(2), and those of the calls.
 MACHINES: dict[str, tuple[int, int, dict[int, SystemCall]]] = {
     "x86_64": (
         0xC000003E,
         317,
-        {2: OPEN, 76: TRUNCATE, 83: MKDIR, 85: CREAT, 257: OPENAT, 258: MKDIRAT, 437: OPENAT2},
+        {
+            **{2: OPEN, 85: CREAT, 257: OPENAT, 437: OPENAT2, 76: TRUNCATE},
+            **{83: MKDIR, 258: MKDIRAT, 82: RENAME, 264: RENAMEAT, 316: RENAMEAT},
+            **{90: CHMOD, 268: CHMODAT, 452: CHMODAT, 280: CHMODAT},  # 280: utimensat
+        },
     ),
-    "aarch64": (0xC00000B7, 277, {34: MKDIRAT, 45: TRUNCATE, 56: OPENAT, 437: OPENAT2}),
+    "aarch64": (
+        0xC00000B7,
+        277,
+        {
+            **{56: OPENAT, 437: OPENAT2, 45: TRUNCATE, 34: MKDIRAT, 38: RENAMEAT, 276: RENAMEAT},
+            **{53: CHMODAT, 452: CHMODAT, 88: CHMODAT},
+        },
+    ),
 }
 
 
 class WriteGuard:
-    """Answers of this process to the kernel, about all writes below `folder` of a run that has
-    called `ask_before_writes` with `descriptor`. Close it after the run."""
+    """Answers of this process to the kernel, about all writes of a run that has called
+    `ask_before_writes` with `descriptor`. Close it after the run."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, files: OwnFiles) -> None:
+        self._files = files
         self._own, self._other = socket.socketpair()
         self.descriptor = self._other.fileno()
         self.refused = ""  # why a write did not go on
+        self._reads = False  # this process may read the memory of the run
         self._thread = threading.Thread(target=self._serve, name="fastfeed-writes", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Answer no more: nothing of the run is left."""
+        self._files.stop()
         self._other.close()
         self._thread.join()
 
@@ -94,43 +123,67 @@ class WriteGuard:
             poll.register(listener, select.POLLIN)
             poll.register(self._own, 0)  # hears its end
             try:
-                while poll.poll() == [(listener, select.POLLIN)]:
-                    self._answer(listener)
+                # A copy may have to wait for a process that has a question of its own.
+                with ThreadPoolExecutor(1, thread_name_prefix="fastfeed-copies") as copies:
+                    while poll.poll() == [(listener, select.POLLIN)]:
+                        self._hear(listener, copies)
             finally:
                 os.close(listener)
 
-    def _answer(self, listener: int) -> None:
-        request, error = bytearray(QUESTION.size), 0
+    def _hear(self, listener: int, copies: Executor) -> None:
+        question = bytearray(QUESTION.size)
         try:
-            fcntl.ioctl(listener, RECEIVE, request)
+            fcntl.ioctl(listener, RECEIVE, question)
         except OSError:
             return  # who asked has ended
-        number, process, _, call, _, _, *given = QUESTION.unpack(request)
-        try:
-            self._before(process, call=MACHINES[platform.machine()][2][call], given=given)
-        except (FeedError, OSError) as found:
-            self.refused, error = str(found), -errno.EACCES
-        with suppress(OSError):
-            fcntl.ioctl(listener, SEND, ANSWER.pack(number, 0, error, 0 if error else GO_ON))
+        number, process, _, call, _, _, *given = QUESTION.unpack(question)
 
-    def _before(self, process: int, *, call: SystemCall, given: list[int]) -> None:
+        def answer(may_wait: bool) -> bool:
+            error = 0
+            try:
+                call_of = MACHINES[platform.machine()][2][call]
+                path = self._path(process, call_of, given=given)
+                if not self._files.settle(path, inner=call_of.inner, may_wait=may_wait):
+                    return False
+            except Exception as found:  # whatever it is, the run must get an answer
+                self.refused, error = str(found), -errno.EACCES
+            with suppress(OSError):
+                fcntl.ioctl(listener, SEND, ANSWER.pack(number, 0, error, 0 if error else GO_ON))
+            return True
+
+        if not answer(may_wait=False):
+            copies.submit(answer, may_wait=True)
+
+    def _path(self, process: int, call: SystemCall, *, given: list[int]) -> str:
+        """Return what a call names, from the root on; "" if it names nothing."""
         try:
-            with open(f"/proc/{process}/mem", "rb", 0) as memory:
-                memory.seek(given[call.path])
-                name = os.fsdecode(memory.read(PATH_NBYTES).split(b"\0")[0])
-            folder = ctypes.c_int(given[0]).value if call.has_folder else AT_FDCWD
+            name = _text_at(process, given[call.path])
+            folder = AT_FDCWD if call.folder is None else ctypes.c_int(given[call.folder]).value
             at = "cwd" if folder == AT_FDCWD else f"fd/{folder}"
-            path = os.path.abspath(os.path.join(os.readlink(f"/proc/{process}/{at}"), name))
-        except OSError:
-            return  # no such memory or folder: the call fails by itself
-        if path.startswith(self._folder + os.sep):
-            _make_own(self._folder, path, file=not call.makes_folder)
+            base = os.readlink(f"/proc/{process}/{at}")
+            self._reads = True
+        except PermissionError:
+            if self._reads:
+                raise
+            return ""  # this kernel shows no other process, so that audit events are all there is
+        except (OSError, OverflowError, ValueError):
+            return ""  # no such memory or folder: the call fails by itself
+        for begin in ("/proc/self/", "/proc/thread-self/"):
+            if name.startswith(begin):
+                name = f"/proc/{process}/{name.removeprefix(begin)}"
+        return os.path.join(base, name) if name else ""
 
 
-def ask_before_writes(folder: str, descriptor: int) -> None:
-    """Let no write of this process, its threads and children change what links below a folder lead
-    to: it becomes a copy first. `descriptor`: that of the WriteGuard, which is closed."""
-    _listen_to_python(folder)
+def _text_at(process: int, address: int) -> str:
+    with open(f"/proc/{process}/mem", "rb", 0) as memory:
+        memory.seek(address)
+        return os.fsdecode(memory.read(PATH_NBYTES).split(b"\0")[0])
+
+
+def ask_before_writes(files: OwnFiles, descriptor: int) -> None:
+    """Let no write of this process, its threads and children change what is the user's.
+    `descriptor`: that of the WriteGuard, which is closed."""
+    _listen_to_python(files)
     with socket.socket(fileno=descriptor) as guard:
         listener = _listener()
         if listener >= 0:
@@ -155,15 +208,16 @@ def _listener() -> int:
 
 
 def _filter(machine: int, calls: dict[int, SystemCall]) -> bytes:
-    """Return the program that the kernel runs for each call. With O_NOFOLLOW no link is followed:
-    shared memory is opened so, for every batch of a DataLoader's workers."""
+    """Return the program that the kernel runs for each call."""
     lines = [(LOAD, 0, 0, MACHINE_AT), (IF_EQUAL, 1, 0, machine), (RESULT_IS, 0, 0, ALLOW)]
     for number, call in calls.items():
         asks = [(RESULT_IS, 0, 0, ASK)]
         if call.flags is not None:
+            new = [(IF_BITS, 0, len(NEW_FILE) - i, flag) for i, flag in enumerate(NEW_FILE)]
             asks = [
                 (LOAD, 0, 0, ARGUMENTS_AT + 8 * call.flags),
-                (IF_BITS, 2, 0, os.O_NOFOLLOW),
+                *new,
+                (RESULT_IS, 0, 0, ALLOW),
                 (IF_BITS, 0, 1, WRITES),
                 *asks,
                 (RESULT_IS, 0, 0, ALLOW),
@@ -173,46 +227,34 @@ def _filter(machine: int, calls: dict[int, SystemCall]) -> bytes:
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 
-def _listen_to_python(folder: str) -> None:
+def _listen_to_python(files: OwnFiles) -> None:
     def audit(event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
             path, mode, flags = args
-            if not (flags & WRITES if isinstance(flags, int) else set("wax+") & set(mode or "")):
-                return
-            paths = [path]
+            if flags & WRITES if isinstance(flags, int) else set("wax+") & set(mode or ""):
+                with _as_the_kernel_says():
+                    files.settle(_named(path, -1), inner=True)
         elif event in CHANGES:
-            paths = list(args[: CHANGES[event]])
-        else:
-            return
-        for path in paths:
-            if isinstance(path, (str, bytes, os.PathLike)):
-                name = os.path.abspath(os.fsdecode(path))
-                if name.startswith(folder + os.sep):
-                    _make_own(folder, name, file=event in ("open", "os.truncate"))
+            for at, folder_at, inner in CHANGES[event]:
+                folder = args[folder_at] if 0 <= folder_at < len(args) else -1
+                with _as_the_kernel_says():
+                    files.settle(_named(args[at], folder), inner=inner)
 
     sys.addaudithook(audit)
 
 
-def _make_own(folder: str, name: str, *, file: bool) -> None:
-    """Let no link be on the way from a folder to a name, nor the `file` itself be one: a folder
-    becomes one with links of its files, a file its copy. Raise StateError if it is too large."""
-    below = os.path.relpath(name, folder).split(os.sep)
-    for count in range(1, len(below)):
-        part = os.path.join(folder, *below[:count])
-        if os.path.islink(part) and os.path.isdir(part):
-            real = os.path.realpath(part)
-            os.unlink(part)
-            os.mkdir(part)
-            for one in os.listdir(real):
-                os.symlink(os.path.join(real, one), os.path.join(part, one))
-    if file and os.path.islink(name) and os.path.isfile(name):
-        real = os.path.realpath(name)
-        nbytes, free = os.path.getsize(real), shutil.disk_usage(folder).free
-        if nbytes > FREE_SHARE * free:
-            raise StateError(
-                f"{real} is opened for writing, and each run would need a copy of its "
-                f"{nbytes:,} bytes ({free:,} are free): give the runs their own place for it, with "
-                "--prove-env NAME=VALUE ({run} in VALUE is the folder of the run)"
-            )
-        os.unlink(name)
-        shutil.copy2(real, name)
+@contextmanager
+def _as_the_kernel_says() -> Iterator[None]:
+    """Raise what a call raises that may not change a file: libraries know it."""
+    try:
+        yield
+    except FeedError as error:
+        raise PermissionError(errno.EACCES, str(error)) from None
+
+
+def _named(path: Any, folder: int) -> str:
+    """Return a path of an audit event, below its folder; "" for an open file."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return ""
+    base = os.getcwd() if folder < 0 else os.readlink(f"/proc/self/fd/{folder}")
+    return os.path.join(base, os.fsdecode(path))

@@ -16,6 +16,7 @@ import pytest
 
 from fastfeed.diagnose.patches.source_file import SourceFile
 from fastfeed.diagnose.prove import workspace
+from fastfeed.diagnose.prove.own_files import OwnFiles
 from fastfeed.diagnose.prove.workspace import COPIED_NBYTES, Run, Workspace
 from fastfeed.diagnose.prove.write_guard import WriteGuard
 from fastfeed.diagnose.run.script import Script
@@ -54,17 +55,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def write_in(run: Run, code: str) -> WriteGuard:
+def write_in(room: Workspace, run: Run, code: str, *, check: bool = True) -> WriteGuard:
     """Run code in a copy, as a script runs there; return the guard, closed."""
-    with closing(WriteGuard(str(run.folder))) as guard:
+    bounds = room.bounds(run)
+    with closing(WriteGuard(OwnFiles(bounds))) as guard:
         begin = (
+            "from fastfeed.diagnose.prove.own_files import Bounds, OwnFiles\n"
             "from fastfeed.diagnose.prove.write_guard import ask_before_writes\n"
-            f"ask_before_writes({str(run.folder)!r}, {guard.descriptor})\n"
+            f"ask_before_writes(OwnFiles(Bounds(*{tuple(bounds)!r})), {guard.descriptor})\n"
         )
         subprocess.run(
             [sys.executable, "-c", begin + code],
             cwd=run.cwd,
-            check=True,
+            check=check,
             env=run.environment,
             pass_fds=[guard.descriptor],
         )
@@ -153,7 +156,7 @@ def test_a_script_finds_what_lies_beside_its_folder_in_the_working_tree(
     assert not (run.cwd / "../.git").exists()
     assert room.original(run, str(run.cwd / "train.py")) == str(project / "code" / "train.py")
     assert room.base == project
-    write_in(run, "open('../data.bin', 'w').write('new')")
+    write_in(room, run, "open('../data.bin', 'w').write('new')")
     assert (project / "data.bin").read_bytes() == LARGE
     monkeypatch.setattr(workspace, "TREE_FILES", 3)
     assert made(tmp_path).base == project / "code"
@@ -188,7 +191,7 @@ def test_a_folder_that_is_a_link_is_not_written_to(
     (project / "kept").symlink_to(elsewhere)
     room = made(tmp_path)
     run = room.copy()
-    write_in(run, f"{NATIVE}{write}\nassert open('kept/below/one.pt').read()\n")
+    write_in(room, run, f"{NATIVE}{write}\nassert open('kept/below/one.pt').read()\n")
     found = {str(one.relative_to(elsewhere)) for one in elsewhere.rglob("*")}
     assert found == {"last.pt", "below", "below/one.pt"}
     assert {one.read_text() for one in elsewhere.rglob("*.pt")} == {"old"}
@@ -251,15 +254,16 @@ def test_what_is_installed_in_place_is_imported_from_the_copy(
 def test_a_run_writes_to_a_copy_of_large_data(project: Path, tmp_path: Path, write: str) -> None:
     room = made(tmp_path)
     run = room.copy()
-    write_in(run, NATIVE + write)
+    write_in(room, run, NATIVE + write)
     assert b"new" in (run.cwd / "data.bin").read_bytes()
     assert (project / "data.bin").read_bytes() == LARGE
     room.check()
 
 
 def test_reading_large_data_copies_nothing(project: Path, tmp_path: Path) -> None:
-    run = made(tmp_path).copy()
-    write_in(run, f"{NATIVE}assert open('data.bin', 'rb').read(); native('data.bin', 'rb')")
+    room = made(tmp_path)
+    run = room.copy()
+    write_in(room, run, f"{NATIVE}assert open('data.bin', 'rb').read(); native('data.bin', 'rb')")
     assert (run.cwd / "data.bin").is_symlink()
 
 
@@ -267,11 +271,12 @@ def test_reading_large_data_copies_nothing(project: Path, tmp_path: Path) -> Non
 def test_what_is_too_large_for_a_copy_is_not_written_to(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = made(tmp_path).copy()
+    room = made(tmp_path)
+    run = room.copy()
     free = types.SimpleNamespace(free=2 * len(LARGE) - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
     code = f"{NATIVE}assert not c.fopen(b'data.bin', b'a'); open('empty/one', 'w')"
-    guard = write_in(run, code)
+    guard = write_in(room, run, code)
     assert re.search(r"data\.bin is opened for writing.* --prove-env NAME=VALUE", guard.refused)
     assert (project / "data.bin").read_bytes() == LARGE
 

@@ -26,7 +26,7 @@ class Digests:
     """Checksums of the first `most` batches in their order: of each leaf, with what it is, and of
     each record.
 
-    `unknown`: what has no checksum, so that nothing can be said.
+    `unknown`: what has no checksum, so that nothing can be said. `ended`: there were no more.
     """
 
     def __init__(self, most: int = COMPARED_BATCHES) -> None:
@@ -35,6 +35,7 @@ class Digests:
         self.records: list[int] = []
         self.losses: list[float] = []
         self.unknown = ""
+        self.ended = False
 
     @property
     def full(self) -> bool:
@@ -80,6 +81,12 @@ def compared(before: Digests, after: Digests, *, reseeded: Digests | None = None
     unknown = before.unknown or after.unknown
     if unknown or not count:
         return Sameness(UNKNOWN, unknown or "no batch of the loop was seen in both runs")
+    if before.ended and count < len(after.leaves):
+        return Sameness(
+            DIFFERENT, f"there are more batches than the {count} of the script as it is"
+        )
+    if after.ended and count < len(before.leaves):
+        return Sameness(DIFFERENT, f"there are {count} batches, and more of the script as it is")
     one, two = before.leaves[:count], after.leaves[:count]
     if one == two:
         return Sameness(SAME, f"the first {count} are equal")

@@ -79,6 +79,7 @@ class Trials:
         self.seconds = seconds
         self.start_s = start_s  # what a run takes beside its seconds
         self._most_batches = most_batches
+        self._usual: int | None = 0  # exit code
 
     def diagnose(self, *, warmup: float, edits: Iterable[Edit] = ()) -> Seen | str:
         """Diagnose the original, or a copy with edits that move no line.
@@ -87,7 +88,7 @@ class Trials:
         """
         run = self._workspace.copy(edits)
         begin_s = time.monotonic()
-        failed = self._execute(run, DIAGNOSE, seconds=self.seconds, warmup=warmup)
+        failed, code = self._execute(run, DIAGNOSE, seconds=self.seconds, warmup=warmup)
         path = run.folder / EVIDENCE
         if not path.exists():
             return failed or _unseen(run, "the script")
@@ -104,6 +105,7 @@ class Trials:
         run.remove()
         if failed and found.evidence.loop is None:
             return failed
+        self._usual = code  # of the script as it is, which may end by itself
         return Seen(found, calls, frozenset(map(original, files)))
 
     def rate(self, edits: Iterable[Edit], *, seconds: float, warmup: float) -> Result:
@@ -124,7 +126,7 @@ class Trials:
         except (OptionError, SyntaxError) as error:
             return Result(failed=f"it cannot be combined: {error}")
         try:
-            failed = self._execute(run, purpose, seconds=seconds, warmup=warmup)
+            failed, code = self._execute(run, purpose, seconds=seconds, warmup=warmup)
             path = run.folder / RESULT
             if not path.exists():
                 return Result(failed=failed or _unseen(run, "it"))
@@ -134,7 +136,8 @@ class Trials:
         digests, ends = Digests.of_json(found["batches"]), found["ends"]
         if found["died"]:
             return Result(failed=found["died"][0])
-        if failed and not ends:
+        # The watch ends a run without an error; one that does not end has been seen, too.
+        if failed and (not ends or code not in (None, self._usual)):
             return Result(failed=failed)
         if found["unused"]:
             names = ", ".join(os.path.basename(one) for one in found["unused"])
@@ -144,8 +147,11 @@ class Trials:
             return Result(failed=what, early=True)
         return Result(steady_rate(ends)[0] if purpose == RATE else 0.0, digests=digests)
 
-    def _execute(self, run: Run, purpose: str, *, seconds: float, warmup: float) -> str:
-        """Run the script; return why it failed, "" if it did not. Nothing of it goes on."""
+    def _execute(
+        self, run: Run, purpose: str, *, seconds: float, warmup: float
+    ) -> tuple[str, int | None]:
+        """Run the script; return why it failed, "" if it did not, and its exit code, None if it was
+        ended. Nothing of it goes on."""
         bounds = self._workspace.bounds(run)
         guard = WriteGuard(OwnFiles(bounds))
         settings = {
@@ -177,11 +183,9 @@ class Trials:
             )
         self._workspace.check()
         if code is None:
-            return f"it was ended after {limit_s:.0f} s without a result"
-        if guard.refused:
-            return guard.refused
-        failed = code and (_last_words(log) or "it ended with an error, and without a word")
-        return failed or ""
+            return f"it was ended after {limit_s:.0f} s without a result", code
+        words = guard.refused or _last_words(log) or "it ended with an error, and without a word"
+        return words if code else "", code
 
 
 def _unseen(run: Run, what: str) -> str:

@@ -104,6 +104,9 @@ class BatchLog(HookLog):
         known = (self.fitted, self.shown, own, *fed, self.queued)
         found = next((one for one in known if one.leaves), Digests())
         found.losses = self.losses[: self._most]
+        # The script has ended; what feeds a queue or tf.data is ahead of what was taken.
+        main = threading.current_thread() is threading.main_thread()
+        found.ended = main and found not in (self.queued, self.fitted)
         return found
 
 

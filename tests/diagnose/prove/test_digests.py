@@ -43,6 +43,17 @@ def test_a_shorter_run_is_compared_as_far_as_it_goes() -> None:
     assert found == (SAME, "the first 2 are equal")
 
 
+@pytest.mark.parametrize("fewer", ["before", "after"])
+def test_batches_that_end_earlier_are_not_the_same(fewer: str) -> None:
+    few, many = digests_of(BATCHES[:2]), digests_of(BATCHES)
+    one, two = (few, many) if fewer == "before" else (many, few)
+    assert compared(one, two).word == SAME, "one of the runs was ended by the watch"
+    few.ended = True
+    assert compared(one, two).word == DIFFERENT
+    few.ended, many.ended = False, True
+    assert compared(one, two).word == SAME
+
+
 def test_other_orders_of_the_same_records_are_told() -> None:
     rows = [(x[::-1], y[::-1]) for x, y in BATCHES]
     assert compared(digests_of(BATCHES), digests_of(rows)).word == OTHER_ORDER

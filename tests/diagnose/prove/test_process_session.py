@@ -49,6 +49,14 @@ def test_a_command_that_is_ended_takes_all_with_it(
     assert not any(map(alive, started))
 
 
+def test_what_a_command_leaves_is_ended(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as output:
+        code = run_session([sys.executable, "-c", STARTS, "0"], limit_s=60.0, stdout=output)
+    started = [int(word) for word in (tmp_path / "out").read_text().split()]
+    assert (code, len(started)) == (0, 2)
+    assert not any(map(alive, started))
+
+
 def test_a_command_that_ends_by_itself() -> None:
     assert run_session([sys.executable, "-c", "import sys; sys.exit(7)"], limit_s=60.0) == 7
 

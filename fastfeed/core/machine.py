@@ -54,7 +54,7 @@ def cores() -> int:
 def quota(root: Path = ROOT, own: str | None = None) -> float | None:
     """Return the cores that the tightest control group allows; None without a limit."""
     found = []
-    for folder in control_groups("cpu", root, own):
+    for folder in control_groups("cpu", root, own=own):
         names = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
         words = [word for name in names for word in _text(folder / name).split()]
         if len(words) == 2 and all(word.isdigit() for word in words):  # not "max" or "-1"
@@ -121,10 +121,10 @@ def oom_kills(root: Path = ROOT, own: str | None = None) -> int | None:
 
 def memory_groups(root: Path = ROOT, own: str | None = None) -> list[Path]:
     """Return the control group folders that bound this process's memory, innermost first."""
-    return control_groups("memory", root, own)
+    return control_groups("memory", root, own=own)
 
 
-def control_groups(kind: str, root: Path = ROOT, own: str | None = None) -> list[Path]:
+def control_groups(kind: str, root: Path = ROOT, *, own: str | None = None) -> list[Path]:
     """Return the control group folders that bound what this process uses of a kind, innermost
     first.
 

@@ -19,7 +19,7 @@ FREE_SHARE = 0.5  # of the free disk that the copy of one file may take
 CHUNK_NBYTES = 1 << 24
 EXCHANGE, AT_CWD = 2, -100  # of renameat2(2)
 CACHES = "__pycache__"
-LOCK = ".fastfeed-lock"
+LOCK_FILE = ".fastfeed-lock"
 OWN_PLACE = (
     "give the runs their own place, with --prove-env NAME=VALUE ({run} in VALUE is the folder of "
     "the run)"
@@ -129,7 +129,7 @@ class OwnFiles:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        with open(os.path.join(self._bounds.folder, LOCK), "a") as file:
+        with open(os.path.join(self._bounds.folder, LOCK_FILE), "a") as file:
             lock(file)
             yield
 

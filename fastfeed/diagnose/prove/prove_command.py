@@ -255,9 +255,10 @@ def _proof(
     """Return what a search found; `untried`: changes that were not to be tried, and why."""
     failed = [f"anything: the script as it is gave no figures: {search.failed}"]
     speedup, interval, words = search.total()
+    before, after = search.rates
     return Proof(
-        before=_mean(search.original),
-        after=_mean(search.base),
+        before=before,
+        after=after,
         speedup=speedup,
         interval=interval,
         batches=words,
@@ -270,10 +271,6 @@ def _proof(
         ),
         seconds=seconds,
     )
-
-
-def _mean(rates: Sequence[float]) -> float:
-    return sum(rates) / len(rates) if rates else 0.0
 
 
 def _git(folder: Path, *words: str, given: str = "") -> str | None:

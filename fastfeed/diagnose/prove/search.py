@@ -11,7 +11,7 @@ from fastfeed.diagnose.patches.proposal import Proposal
 from fastfeed.diagnose.patches.source_file import Edit
 from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, WORDS, Tried
 from fastfeed.diagnose.prove.digests import Digests, Sameness, compared, same_losses
-from fastfeed.diagnose.prove.gains import Gain, gain_of, spread_of
+from fastfeed.diagnose.prove.gains import Gain, Pace, comparable, gain_of, spread_of
 from fastfeed.diagnose.prove.trial import Result, Trials
 from fastfeed.errors import StateError
 
@@ -31,12 +31,13 @@ NOT_CONFIRMED = "no time was left to compare its batches, or to run it again: gi
 
 @dataclass
 class Candidate:
-    """A proposal under trial, and its other `forms` that are left; `rates` are those of its runs on
-    the present base."""
+    """A proposal under trial, and its other `forms` that are left; `paces` are those of its runs on
+    the present base, of which those from `since` on were in turn with them."""
 
     proposal: Proposal
     forms: list[Proposal]
-    rates: list[float] = field(default_factory=list)
+    paces: list[Pace] = field(default_factory=list)
+    since: int = 0
     runs: int = 0
     gain: Gain | None = None
     alone: Gain | None = None  # of the script as it was first
@@ -47,7 +48,7 @@ class Candidate:
 
     def take(self, form: Proposal) -> None:
         """Go on with another form of the change, of which nothing is known."""
-        self.proposal, self.rates, self.gain = form, [], None
+        self.proposal, self.paces, self.gain = form, [], None
         self.why, self.same, self.loss = "", UNCOMPARED, ""
 
     @property
@@ -59,8 +60,9 @@ class Candidate:
 
     @property
     def gains(self) -> bool:
-        """True if the runs that count for it are such a gain."""
-        return bool(self.rates) and self.promises
+        """True if the runs that count for it are such a gain, beside all that were looked at."""
+        gain = self.gain
+        return bool(self.paces) and self.promises and gain is not None and gain.least > 1.0
 
     def tried(self) -> Tried:
         """Return what became of it."""
@@ -107,8 +109,9 @@ class Search:
         self._tell = tell
         self._known: dict[tuple[tuple[Edit, ...], bool, bool], Digests | None] = {}
         self.candidates = [Candidate(one, list(one.instead)) for one in proposals]
-        self.original: list[float] = []  # rates
-        self.base: list[float] = self.original
+        self.original: list[Pace] = []
+        self.base: list[Pace] = self.original
+        self._looks = 0  # changes that were run again, to prove them
         self.edits: tuple[Edit, ...] = ()
         self.kept: list[Candidate] = []
         self.failed = ""  # why the original gives no rate
@@ -140,10 +143,17 @@ class Search:
         are."""
         if not self.kept:
             return 1.0, (1.0, 1.0), ""
-        spread = spread_of([self.original, self.base])
-        gain = gain_of(self.original, self.base, spread=spread)
+        before, after = comparable(self.original, self.base)
+        gain = gain_of(before, after, spread=spread_of([before, after]))
         words = [one.same.word for one in self.kept]
-        return *gain, max(words, key=WORDS.index)
+        return gain.speedup, gain.interval, max(words, key=WORDS.index)
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Steps/s of the original, and of what is kept; 0 where no run gave any."""
+        found = comparable(self.original, self.base)
+        before, after = (sum(one) / len(one) if one else 0.0 for one in found)
+        return before, after
 
     def _round(self) -> bool:
         """Try the candidates on the present base, and keep the best one that gains; return False
@@ -157,10 +167,10 @@ class Search:
         for one in left:
             if made and one.proposal.makes:
                 one.why = f"kept is another change of who makes the batches: {made}"
-            elif not one.rates and not self._must_confirm(left):
+            elif not one.paces and not self._must_confirm(left):
                 self._try(one)
-        waits = any(not one.rates and not one.why for one in left)
-        tried = [one for one in left if one.rates and not one.why]
+        waits = any(not one.paces and not one.why for one in left)
+        tried = [one for one in left if one.paces and not one.why]
         for one in sorted(tried, key=lambda one: -_best(one)):
             if waits and not one.promises:
                 break
@@ -173,23 +183,23 @@ class Search:
         """Return True if one of them promises to gain, and only its proof still has time."""
         seconds = (1 + PROOF_RUNS) * self._seconds + DIGEST_RUNS * self._digest_s  # after a try
         starts_s = (PROOF_RUNS + DIGEST_RUNS) * self._trials.start_s
-        promised = any(one.promises and one.rates for one in left)
+        promised = any(one.promises and one.paces for one in left)
         return promised and not self._has_time(seconds + starts_s)
 
     def _keep(self, one: Candidate) -> None:
         one.kept = True
         self.kept.append(one)
-        self.edits, self.base = (*self.edits, *one.proposal.edits), list(one.rates)
+        self.edits, self.base = (*self.edits, *one.proposal.edits), list(one.paces)
         for other in self.candidates:
             if not other.kept:
-                other.rates = []
+                other.paces, other.since = [], 0
 
     def _try(self, one: Candidate) -> None:
         """Run a candidate once; if it fails, another form of it."""
         result = self._rate((*self.edits, *one.proposal.edits), one.proposal.title)
         one.runs += 1
         if not result.failed:
-            one.rates.append(result.rate)
+            one.paces.append(result.pace)
             self._judge(one)
             if one.gain is not None and one.gain.interval[1] < 1.0:
                 one.why = "slower"
@@ -208,28 +218,30 @@ class Search:
             self._try(one)
             if one.why:
                 return False
-        one.rates = []  # the run that made it the best one proves nothing
-        while len(one.rates) < MAX_RUNS:
+        self._looks += 1
+        one.paces, one.since = [], len(self.base)  # what made it the best one proves nothing
+        while len(one.paces) < MAX_RUNS:
             self._measure_base()
             result = self._rate((*self.edits, *one.proposal.edits), one.proposal.title)
             one.runs += 1
             if result.failed:
                 one.why = result.failed
                 return False
-            one.rates.append(result.rate)
-            speedup, (low, high) = self._judge(one)
-            narrow = high - low <= 2 * NARROW * speedup and len(one.rates) > 1
-            if high < LEAST_GAIN or (narrow and low > 1.0):
+            one.paces.append(result.pace)
+            speedup, (low, high), least = self._judge(one)
+            narrow = high - low <= 2 * NARROW * speedup and len(one.paces) > 1
+            if high < LEAST_GAIN or (narrow and least > 1.0):
                 break
         on_top = " on top of what is kept" if self.kept else ""
         one.why = "" if one.gains else f"no gain beyond the spread of the runs{on_top}"
         return one.gains
 
     def _judge(self, one: Candidate) -> Gain:
-        groups = [self.base, *(other.rates for other in self.candidates)]
+        groups = [self.base, *(other.paces for other in self.candidates)]
         groups += [self.original] * bool(self.kept)
-        spread = spread_of([rates for rates in groups if rates])
-        one.gain = gain_of(self.base, one.rates, spread=spread)
+        before, after, *found = comparable(self.base[one.since :], one.paces, *groups)
+        spread = spread_of([rates for rates in found if rates])
+        one.gain = gain_of(before, after, spread=spread, looks=max(1, self._looks))
         if not self.kept:
             one.alone = one.gain
         return one.gain
@@ -280,7 +292,7 @@ class Search:
     def _measure_base(self) -> None:
         result = self._rate(self.edits, "the script as it is" if not self.edits else "what is kept")
         if not result.failed:
-            self.base.append(result.rate)
+            self.base.append(result.pace)
         elif not self.base:
             self.failed = result.failed
 

@@ -18,7 +18,7 @@ from fastfeed.diagnose.evidence_file import Recording, read_evidence
 from fastfeed.diagnose.patches.call_site import CallSite
 from fastfeed.diagnose.patches.source_file import Edit
 from fastfeed.diagnose.prove.digests import COMPARED_BATCHES, Digests
-from fastfeed.diagnose.prove.gains import steady_rate
+from fastfeed.diagnose.prove.gains import NO_PACE, Pace, pace_of
 from fastfeed.diagnose.prove.own_files import OwnFiles
 from fastfeed.diagnose.prove.process_session import run_session
 from fastfeed.diagnose.prove.trial_run import (
@@ -47,7 +47,7 @@ class Result:
     """What a run said. `failed`: why there are no figures, with the end of its output; `early`: a
     longer run may have some."""
 
-    rate: float = 0.0  # steps/s
+    pace: Pace = NO_PACE
     failed: str = ""
     early: bool = False
     digests: Digests = field(default_factory=Digests)
@@ -145,7 +145,7 @@ class Trials:
         if purpose == RATE and (len(ends) < LEAST_STEPS or ends[-1] <= ends[0]):
             what = f"{len(ends)} steps in {seconds:.3g} s after the warm-up: too few for a rate"
             return Result(failed=what, early=True)
-        return Result(steady_rate(ends)[0] if purpose == RATE else 0.0, digests=digests)
+        return Result(pace_of(ends) if purpose == RATE else NO_PACE, digests=digests)
 
     def _execute(
         self, run: Run, purpose: str, *, seconds: float, warmup: float

@@ -6,11 +6,19 @@ import random
 
 import pytest
 
-from fastfeed.diagnose.prove.gains import MIN_SPREAD, gain_of, spread_of, steady_rate
+from fastfeed.diagnose.prove.gains import (
+    MIN_SPREAD,
+    Spread,
+    comparable,
+    gain_of,
+    pace_of,
+    spread_of,
+    steady_rate,
+)
 
 
 def test_the_gain_is_the_ratio_of_the_rates() -> None:
-    found = gain_of([10.0, 10.0], [20.0, 20.0], spread=MIN_SPREAD)
+    found = gain_of([10.0, 10.0], [20.0, 20.0], spread=Spread(MIN_SPREAD, 2))
     assert found.speedup == pytest.approx(2.0)
     assert found.interval[0] < 2.0 < found.interval[1]
 
@@ -23,9 +31,9 @@ def test_two_runs_that_agree_by_chance_prove_nothing_fine() -> None:
 
 
 def test_the_spread_is_that_within_groups() -> None:
-    assert spread_of([[10.0, 10.0], [20.0, 20.0]]) == MIN_SPREAD
-    assert spread_of([[10.0], [20.0]]) == MIN_SPREAD
-    assert spread_of([[10.0, 11.0], [20.0, 22.0]]) > 0.05
+    assert spread_of([[10.0, 10.0], [20.0, 20.0]]) == (MIN_SPREAD, 2)
+    assert spread_of([[10.0], [20.0]]) == (MIN_SPREAD, 1)
+    assert spread_of([[10.0, 11.0], [20.0, 22.0]]).deviation > 0.05
 
 
 def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
@@ -47,3 +55,41 @@ def test_pauses_count_in_whole_periods() -> None:
     rate, pauses = steady_rate(times)
     assert pauses == 5
     assert rate == pytest.approx(20 / 1.19, rel=1e-6)
+
+
+def training(
+    step_s: float, *, first: int, seconds: float, epoch: int, pause_s: float
+) -> list[float]:
+    """Times of the steps in a window of a run that pauses behind each epoch."""
+    times, now = [], 0.0
+    for number in range(1, 10_000):
+        now += step_s
+        times.append(now)
+        now += pause_s if number % epoch == 0 else 0.0
+    begin = times[first]
+    return [time - begin for time in times[first:] if time <= begin + seconds]
+
+
+def test_a_pause_that_one_window_holds_by_chance_is_no_gain() -> None:
+    about = {"first": 50, "seconds": 7.0, "epoch": 200, "pause_s": 0.9}
+    one, two = (pace_of(training(s, **about)) for s in (1 / 25.2, 1 / 20.0))
+    assert (one.whole, two.whole) == (None, two.steady), "the second window ends before a pause"
+    (before,), (after,) = comparable([one], [two])
+    assert (before, after) == pytest.approx((25.2, 20.0))
+
+
+def test_pauses_count_where_all_windows_hold_several() -> None:
+    about = {"first": 5, "seconds": 7.0, "epoch": 20, "pause_s": 0.5}
+    paces = [pace_of(training(s, **about)) for s in (0.02, 0.01)]
+    (before,), (after,) = comparable(paces[:1], paces[1:])
+    assert before == pytest.approx(20 / 0.9)
+    assert after == pytest.approx(20 / 0.7)
+
+
+def test_the_best_of_many_must_gain_more() -> None:
+    few, many = (
+        gain_of([10.0] * 3, [10.6] * 3, spread=Spread(0.02, 8), looks=looks) for looks in (1, 12)
+    )
+    assert few.interval == many.interval
+    assert few.least == pytest.approx(few.interval[0], rel=1e-4)
+    assert many.least < 1.0 < few.least

@@ -14,6 +14,7 @@ from fastfeed.diagnose.patches.proposal import ALIKE, Proposal
 from fastfeed.diagnose.patches.source_file import Edit, edited
 from fastfeed.diagnose.proof import OTHER_DRAWS, SAME, Proof, Tried
 from fastfeed.diagnose.prove.digests import Digests
+from fastfeed.diagnose.prove.gains import Pace
 from fastfeed.diagnose.prove.search import Search
 from fastfeed.diagnose.prove.trial import Result
 from fastfeed.errors import OptionError, StateError
@@ -49,7 +50,8 @@ class FakeTrials:
                 return Result(failed=gain)
             rate *= gain
         sign = 1 if len(self.ran) % 2 else -1
-        return Result(rate * (1 + sign * self.noise))
+        rate *= 1 + sign * self.noise
+        return Result(Pace(rate, rate))
 
     def batches(self, edits: Sequence[Edit], *, seconds: float, reseeded: bool) -> Result:
         found = Digests()
@@ -131,7 +133,8 @@ def test_what_is_proven_stays_when_a_run_changes_files_of_the_user() -> None:
 def test_the_gain_of_what_is_not_kept_is_that_of_the_original() -> None:
     class Saturated(FakeTrials):
         def rate(self, edits: Sequence[Edit], **limits: Any) -> Result:
-            return Result(min(20.0, super().rate(edits, **limits).rate))
+            found = min(20.0, super().rate(edits, **limits).pace.steady)
+            return Result(Pace(found, found))
 
     found = searched(Saturated({"a": 2.0, "b": 1.5}), proposal("a"), proposal("b", 5))
     gains = {one.title: one.speedup for one in (c.tried() for c in found.candidates)}
@@ -151,7 +154,8 @@ def test_one_run_beside_other_programs_does_not_decide() -> None:
     class Disturbed(FakeTrials):
         def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:
             found = super().rate(edits, seconds=seconds, warmup=warmup)
-            return Result(found.rate * (0.7 if len(self.ran) == 2 else 1.0))
+            factor = 0.7 if len(self.ran) == 2 else 1.0
+            return Result(Pace(found.pace.steady * factor, found.pace.steady * factor))
 
     found = searched(Disturbed({"a": 1.32}), proposal("a"))
     assert [edit.text for edit in found.edits] == ["a"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, UNKNOWN
 
 COMPARED_BATCHES = 200
-MAX_LATE = 0.1  # of them: those that are made ahead while the last ones are seen
+MAX_LATE = 0.1  # of them: those that are made ahead while the last ones are seen, or by chance
 Leaves = list[tuple[str, str, int]]  # of a batch: dtype, shape and checksum
 
 
@@ -102,6 +102,10 @@ def compared(before: Digests, after: Digests, *, reseeded: Digests | None = None
             return Sameness(
                 DIFFERENT, _unlike(one, two) or f"{unequal} of the first {count} differ"
             )
+    distinct, repeated = len(set(before.records[:rows])), len(set(after.records[:rows]))
+    if repeated < (1 - MAX_LATE) * distinct:
+        text = f"the first {rows} records are {repeated} different ones in place of {distinct}"
+        return Sameness(DIFFERENT, text)
     same = sorted(set(range(len(one[0]))) - changed)
     kept = f", but for leaf {', '.join(map(str, same))}" if same else ""
     text = f"{unequal} of the first {count} differ{kept}, as with other seeds of the original"

@@ -72,6 +72,15 @@ def test_what_seeds_change_may_differ_and_nothing_else() -> None:
     )
 
 
+def test_draws_that_repeat_are_not_as_good_as_others() -> None:
+    """Several workers that each make the whole of a stream."""
+    one, two, three = (np.random.default_rng(seed).random((12, 4, 3)) for seed in range(3))
+    before, reseeded = digests_of(one), digests_of(two)
+    assert compared(before, digests_of(three), reseeded=reseeded).word == OTHER_DRAWS
+    found = compared(before, digests_of([*three[:6], *three[:6]]), reseeded=reseeded)
+    assert found == (DIFFERENT, "the first 48 records are 24 different ones in place of 48")
+
+
 def test_shapes_that_seeds_change_may_differ() -> None:
     one, two, three = ([(RNG.random((4, 3 + n)),)] for n in range(3))
     assert "float64[4, 4] in place" in compared(digests_of(one), digests_of(two)).text

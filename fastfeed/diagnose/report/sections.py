@@ -204,14 +204,14 @@ def _gain(speedup: float | None, interval: Sequence[float] | None) -> str:
 
 
 def _gains(tried: Sequence[Json]) -> list[GainBar]:
-    """Return the speed-ups as bars of one scale."""
-    top = max([1.0, *(one["interval"][1] for one in tried)])
+    """Return the speed-ups as bars of one scale, which no interval of a disturbed run stretches."""
+    top = max([1.0, *(min(one["interval"][1], 2 * one["speedup"]) for one in tried)])
     return [
         GainBar(
             one["title"],
             factor(one["speedup"]),
-            low=max(0.0, one["interval"][0] / top),
-            high=one["interval"][1] / top,
+            low=min(1.0, max(0.0, one["interval"][0] / top)),
+            high=min(1.0, one["interval"][1] / top),
             one=1 / top,
             kept=one["kept"],
         )

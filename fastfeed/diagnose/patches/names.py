@@ -34,18 +34,18 @@ def below(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
         yield from ast.walk(node)
 
 
-def leaves(nodes: Iterable[ast.AST]) -> bool:
+def leaves(nodes: Iterable[ast.AST], *, by: tuple[type[ast.AST], ...] = LEAVES) -> bool:
     """Return True if statements may leave their block before its end, or wait in it."""
-    return any(map(_leaves, nodes))
+    return any(_leaves(node, by) for node in nodes)
 
 
-def _leaves(node: ast.AST) -> bool:
+def _leaves(node: ast.AST, by: tuple[type[ast.AST], ...]) -> bool:
     if isinstance(node, (*SCOPES, *COMPREHENSIONS)):
         return False
     if isinstance(node, (*LOOPS, ast.While)):  # what its body breaks off is itself
         inside = (one for one in own(node) if not isinstance(one, (ast.Break, ast.Continue)))
-        return any(isinstance(one, LEAVES) for one in inside) or leaves(node.orelse)
-    return isinstance(node, LEAVES) or leaves(ast.iter_child_nodes(node))
+        return any(isinstance(one, by) for one in inside) or leaves(node.orelse, by=by)
+    return isinstance(node, by) or leaves(ast.iter_child_nodes(node), by=by)
 
 
 def bound(nodes: Iterable[ast.AST]) -> list[str]:

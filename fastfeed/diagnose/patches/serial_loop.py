@@ -34,7 +34,12 @@ Loop = ast.For | ast.While
 # Iterators that only count or show what they iterate over.
 AROUND = ("enumerate", "tqdm")
 MADE_AHEAD = "makes the input ahead of the step"  # end of the titles
-REPEATABLE = ("range", "enumerate", "tqdm", "list", "sorted", "len", "zip", "trange")
+COUNTED = ("range", "trange")
+# Of iterables that are the same each time, they are, too.
+AROUND_SAME = (*AROUND, "list", "sorted", "reversed", "zip")
+REPEATABLE = (*COUNTED, *AROUND_SAME, "len")
+# Functions and methods that return what is the same each time that it is iterated over.
+MAKE_SEQUENCES = ("list", "sorted", "tolist", "array", "permutation", "arange", "randperm")
 
 
 class SerialLoop:
@@ -95,6 +100,7 @@ class _Made(NamedTuple):
     taken: list[str]
     carried: list[str]  # names that they keep from one iteration to the next
     apart: bool  # they read what the loop iterates over, so that each iteration stands for itself
+    step: int  # number of the statement of the body that takes a batch, if it is known
 
     @classmethod
     def of(
@@ -112,7 +118,7 @@ class _Made(NamedTuple):
         statements = [body[i] for i in sorted(chosen)]
         rest: list[ast.AST] = [one for i, one in enumerate(body) if i not in chosen]
         rest += [loop.test] if isinstance(loop, ast.While) else []
-        if not statements or leaves(statements):
+        if not statements or leaves(body[min(chosen) : max(chosen) + 1]):
             return None
         written, needed = set(bound(statements)), read_first(statements)
         used = read(rest) | _read_elsewhere(file, loop)
@@ -124,7 +130,11 @@ class _Made(NamedTuple):
             return None
         target = _targets(loop)
         apart = bool(read(statements) & target)
-        return cls(file, loops, statements, taken, sorted(needed & written - target), apart)
+        # an iteration that ends before them takes no batch: the others would get those before
+        if apart and leaves(body[: max(chosen)], by=(ast.Continue,)):
+            return None
+        carried = sorted(needed & written - target)
+        return cls(file, loops, statements, taken, carried, apart, at)
 
     def edits(self, options: str, sink: str) -> tuple[Edit, ...]:
         """Return the edits, none if the text does not allow them."""
@@ -135,7 +145,8 @@ class _Made(NamedTuple):
         makes, batches = fresh(file, "make_batch"), fresh(file, "made_batches")
         names = ", ".join(self.taken)
         if self.apart and isinstance(loop, ast.For):
-            if not _repeatable(loop.iter) or self.carried:
+            touched = {*bound(loop.body), *changed(loop.body)}
+            if self.carried or not _is_alike(file, loop.iter, touched=touched):
                 return ()
             target = file.source(loop.target)
             item = target if isinstance(loop.target, ast.Name) else fresh(file, "item")
@@ -162,11 +173,18 @@ class _Made(NamedTuple):
         return tuple(found) if None not in found else ()  # type: ignore[arg-type]
 
     def shown(self) -> tuple[Edit, ...]:
-        """Return the edit that shows what the statements make, before the one behind them."""
+        """Return the edit that shows what the statements make, and what else of the body the
+        statement reads that takes it, before that one."""
         body = self.loops[0].body
-        behind = body[body.index(self.statements[-1]) + 1 :]
-        line = SHOWING.format(f"batch(({', '.join(self.taken)},))")
-        edit = self.file.inserted(behind[0], [line]) if behind else None
+        first = body.index(self.statements[-1]) + 1
+        takes = (i for i in range(first, len(body)) if read([body[i]]) & set(self.taken))
+        at = self.step if first <= self.step < len(body) else next(takes, first)
+        if at == len(body):
+            return ()
+        beside = bound(one for one in body[:at] if not hasattr(one, "body"))
+        used = read([body[at]])
+        names = dict.fromkeys([*self.taken, *(name for name in beside if name in used)])
+        edit = self.file.inserted(body[at], [SHOWING.format(f"batch(({', '.join(names)},))")])
         return (edit,) if edit is not None else ()
 
     def _outermost(self) -> ast.stmt:
@@ -300,7 +318,36 @@ def _holds(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
-def _repeatable(source: ast.expr) -> bool:
-    """Return True if it may be evaluated twice: it holds no call but of these."""
-    calls = (node for node in ast.walk(source) if isinstance(node, ast.Call))
-    return all(called(call) in REPEATABLE for call in calls)
+def _is_alike(file: SourceFile, source: ast.expr, *, touched: set[str]) -> bool:
+    """Return True if the text shows that what is iterated over twice is the same twice: numbers, or
+    a sequence that the loop has not `touched`. Another object may draw an order in each iterator,
+    or be empty in the second one."""
+    calls = [node for node in ast.walk(source) if isinstance(node, ast.Call)]
+    if isinstance(source, ast.Call) and called(source) in COUNTED:
+        return all(called(call) in REPEATABLE for call in calls)
+    if isinstance(source, ast.Call):
+        parts = source.args[: None if called(source) == "zip" else 1]
+        known = bool(parts) and called(source) in AROUND_SAME
+        return known and all(_is_alike(file, one, touched=touched) for one in parts)
+    if isinstance(source, ast.Subscript) and isinstance(source.slice, ast.Slice):
+        return not calls and _is_alike(file, source.value, touched=touched)
+    if isinstance(source, ast.Name):
+        return source.id not in touched and _holds_sequence(file, source.id)
+    return isinstance(source, (ast.List, ast.Tuple)) and not calls
+
+
+def _holds_sequence(file: SourceFile, name: str) -> bool:
+    """Return True if a file binds a name once, to a sequence."""
+    bindings = [
+        node
+        for node in ast.walk(file.tree)
+        if (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
+        or (isinstance(node, ast.arg) and node.arg == name)
+    ]
+    made = file.statement_of(bindings[0]) if len(bindings) == 1 else None
+    if not isinstance(made, ast.Assign) or made.targets != bindings:
+        return False
+    value = made.value
+    return isinstance(value, (ast.List, ast.Tuple, ast.ListComp)) or (
+        isinstance(value, ast.Call) and called(value) in MAKE_SEQUENCES
+    )

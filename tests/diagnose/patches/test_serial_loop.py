@@ -1,0 +1,230 @@
+"""Loops that make their input between their steps, and what a runner makes ahead of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from fastfeed.diagnose.patches.serial_loop import SerialLoop
+from fastfeed.diagnose.patches.source_file import edited
+from tests.diagnose.patches.patching import Script, added, applied
+
+
+def test_what_a_loop_makes_is_made_ahead(tmp_path: Path) -> None:
+    text = dedent(
+        """
+        import numpy as np
+
+        for epoch in range(3):
+            for _ in range(100):
+                clock.asked()
+                x, y = make(rng)
+                clock.got()
+                session.run(train, {a: x, b: y})
+        """
+    )
+    script = Script(tmp_path, text, kind="session", loop="session.run(train")
+    found = script.made_at("x, y = make(rng)").patched(SerialLoop())
+    assert added(text, found) == [
+        "from fastfeed import FeedRunner",
+        "def make_batch():",
+        "while True:",
+        "yield x, y",
+        "made_batches = iter(FeedRunner(make_batch, threads=1))",
+        "x, y = next(made_batches)",
+    ]
+    assert found.index("made_batches = iter") < found.index("for epoch")
+    assert " \n" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "loop", "names"),
+    [
+        ("while True:\n    x, y = make()\n    step(x, y)\n", "while True:", "x, y"),
+        ("for x in batches():\n    step(x)\n", "for x in", "x"),
+    ],
+)
+def test_the_batches_of_a_loop_are_shown_with_and_without_the_change(
+    tmp_path: Path, text: str, loop: str, names: str
+) -> None:
+    script = Script(tmp_path, text, kind="sampled", loop=loop).made_at(
+        "make()" if "make()" in text else loop
+    )
+    (found, *_) = script.proposals(SerialLoop())
+    for edits in (found.shows, (*found.edits, *found.shows)):
+        shown = edited(text, edits)
+        assert f".batch(({names},))\n    step(" in shown
+        compile(shown, "train.py", "exec")
+
+
+def test_what_each_iteration_makes_for_itself_is_made_in_parallel(tmp_path: Path) -> None:
+    text = dedent(
+        """
+        for i in range(1000):
+            x = make(i)
+            step(x)
+        """
+    )
+    script = Script(tmp_path, text, kind="sampled", loop="for i in range")
+    script.made_at("x = make(i)").advised("processes", "2")
+    found = script.patched(SerialLoop())
+    assert (
+        "made_batches = iter(FeedRunner(iter(range(1000)), transform=make_batch, processes=2))"
+        in found
+    )
+    assert "def make_batch(i):\n    x = make(i)\n    return x\n" in found
+
+
+ITEMS = """
+import numpy as np
+
+def main(sampler, rng):
+    files = sorted(found)
+    order = rng.permutation(9)
+    for i in {items}:
+        {first}
+        x = make(files[i])
+        {then}
+        y = labels[i]
+        step(x, y)
+"""
+
+
+def made_apart(folder: Path, items: str, *, first: str = "n = 1", then: str = "m = 2") -> Script:
+    """A loop that makes a batch of each item."""
+    text = ITEMS.format(items=items, first=first, then=then)
+    return Script(folder, text, kind="sampled", loop="for i in").made_at("make(")
+
+
+@pytest.mark.parametrize(
+    ("items", "proposed"),
+    [
+        ("range(len(sampler))", True),
+        ("[3, 1, 2]", True),
+        ("order", True),
+        ("tqdm(order[:4])", True),
+        ("sampler", False),
+        ("tqdm(sampler)", False),
+        ("list(sampler)", False),
+        ("rng.permutation(9)", False),
+        ("range(next(sampler))", False),
+        ("sampler[:4]", False),
+    ],
+)
+def test_what_is_iterated_over_twice_is_the_same_twice(
+    tmp_path: Path, items: str, proposed: bool
+) -> None:
+    """The loop and the runner would see two orders of a sampler: inputs beside other labels."""
+    found = made_apart(tmp_path, items).proposals(SerialLoop())
+    assert bool(found) == proposed
+    assert all("batch((x, y,))\n" in one.shows[0].text for one in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "proposed"),
+    [
+        ({"first": "if bad(i): break"}, True),
+        ({"first": "if bad(i): continue"}, False),
+        ({"first": "for k in sampler:\n            if bad(k): continue"}, True),
+        ({"first": "order.append(i)"}, False),
+        ({"then": "order = sampler"}, False),
+    ],
+)
+def test_each_iteration_takes_the_batch_of_its_item(
+    tmp_path: Path, change: dict[str, str], proposed: bool
+) -> None:
+    script = made_apart(tmp_path, "order", **change)
+    found = [applied(script.text, one) for one in script.proposals(SerialLoop())]
+    assert any("def make_batch" in one for one in found) == proposed
+
+
+@pytest.mark.parametrize("end", ["break", "continue"])
+def test_what_an_iteration_may_not_reach_is_not_made_ahead(tmp_path: Path, end: str) -> None:
+    text = f"while True:\n    x = make()\n    if bad(x): {end}\n    y = make(x)\n    step(x, y)\n"
+    script = Script(tmp_path, text, kind="sampled", loop="while ").made_at("x = make", "y = make")
+    assert script.proposals(SerialLoop()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "while True:\n    x = make(state)\n    state = step(x)\n",
+        "while True:\n    x = make(x)\n    x = step(x)\n",
+        "while True:\n    x = make(replay)\n    step(x)\n    replay.add(x)\n",
+        "while True:\n    x = self.replay.make()\n    step(x)\n    self.replay.add(x)\n",
+        "while reader.next():\n    x = make(reader.row)\n    reader.skip(step(x))\n",
+        "while True:\n    x = make(rows)\n    step(x)\n    rows[0] = 1\n",
+        "while True:\n    for k in ids:\n        images[k] = make(k)\n    step(images)\n",
+        "try:\n    while True:\n        x = make()\n        step(x)\nexcept KeyError:\n    pass\n",
+    ],
+)
+def test_what_the_step_shares_with_its_input_is_not_made_ahead(tmp_path: Path, text: str) -> None:
+    script = Script(tmp_path, text, kind="sampled", loop="while ")
+    assert script.made_at("make(").proposals(SerialLoop()) == []
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["at = 0", "rng.shuffle(order)", "order[:] = rows", "at, order = 0, rows"],
+)
+def test_what_each_epoch_begins_with_stays_in_it(tmp_path: Path, head: str) -> None:
+    text = (
+        f"for epoch in range(3):\n    {head}\n    for _ in range(9):\n"
+        "        x = make(order, at)\n        at += 1\n        step(x)\n"
+    )
+    script = Script(tmp_path, text, kind="sampled", loop="for _ in range")
+    found = script.made_at("make(").patched(SerialLoop())
+    assert found.index(head) < found.index("def make_batch")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "with open(name()) as f:\n            x = make(f)",
+        "for name in names():\n            x = make(name)",
+        "x = [make(k) for k in ids()]",
+        "x = make(lambda k: k)",
+    ],
+)
+def test_names_of_the_statements_themselves_are_no_state(tmp_path: Path, body: str) -> None:
+    text = f"def main():\n    while True:\n        {body}\n        step(x)\n\n\nk = f = name = 1\n"
+    script = Script(tmp_path, text, kind="sampled", loop="while True:")
+    found = script.made_at("make(").patched(SerialLoop())
+    assert "def make_batch():" in found
+    assert "x = next(made_batches)" in found
+
+
+def test_a_module_that_both_use_is_no_state_but_its_generator_is(tmp_path: Path) -> None:
+    text = "import time\nimport numpy as np\nwhile True:\n"
+    text += "    x = make(time.time())\n    time.sleep(x)\n"
+    script = Script(tmp_path, text, kind="sampled", loop="while ").made_at("make(")
+    assert "x = next(made_batches)" in script.patched(SerialLoop())
+    text = text.replace("time.time()", "np.random.rand()").replace("time.sleep(", "np.random.seed(")
+    script = Script(tmp_path, text, kind="sampled", loop="while ").made_at("make(")
+    assert script.proposals(SerialLoop()) == []
+
+
+def test_a_counter_of_the_input_stays_one(tmp_path: Path) -> None:
+    text = dedent(
+        """
+        def main():
+            at = 0
+            while True:
+                x = data[at % 5]
+                at += 1
+                step(x)
+        """
+    )
+    script = Script(tmp_path, text, kind="sampled", loop="while True:")
+    found = script.made_at("x = data[", "at += 1").patched(SerialLoop())
+    assert "def make_batch(*, at=at):" in found
+    assert "x = next(made_batches)" in found
+
+
+def test_a_loop_over_a_generator_gets_it_from_a_runner(tmp_path: Path) -> None:
+    text = "for n, (x, y) in enumerate(tqdm(batches(3))):\n    step(x, y)\n"
+    script = Script(tmp_path, text, kind="sampled", loop="for n, (x")
+    found = script.patched(SerialLoop())
+    assert "in enumerate(tqdm(FeedRunner(lambda: batches(3), threads=1))):\n" in found

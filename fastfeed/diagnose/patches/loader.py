@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fastfeed.diagnose.patches.names import bound, changed, path_of
+from fastfeed.diagnose.patches.names import OWNER, bound, changed, last_of, path_of
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal
-from fastfeed.diagnose.patches.source_file import SourceFile
+from fastfeed.diagnose.patches.serial_loop import modules_of
+from fastfeed.diagnose.patches.source_file import SourceFile, called
 
 POSITIONS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
 PREFETCHED = 8  # batches ahead of each worker, where few slow ones stop the rest
@@ -15,6 +16,8 @@ PREFETCHED = 8  # batches ahead of each worker, where few slow ones stop the res
 CARRIED = {"batch_size", "shuffle", "drop_last", "collate_fn", "dataset"}
 DROPPED = {"num_workers", "persistent_workers", "prefetch_factor", "pin_memory"}
 DROPPED |= {"multiprocessing_context", "timeout"}
+# Attributes of a DataLoader that no TorchBatches has, and few other objects.
+OF_LOADERS = {"dataset", "sampler", "batch_sampler", "collate_fn"}
 
 
 class LoaderWorkers:
@@ -30,7 +33,7 @@ class LoaderWorkers:
             counts += [case.cores] * (now > case.cores)
             for count in dict.fromkeys(counts):
                 given = {} if count == now else {"num_workers": str(count)}
-                if site.fact("persistent_workers") != "True" and not _changes(file, call):
+                if site.fact("persistent_workers") != "True" and not _changes(case, call):
                     given["persistent_workers"] = "True"
                 if straggling is not None:
                     given["prefetch_factor"] = str(PREFETCHED)
@@ -52,7 +55,7 @@ class LoaderRunner:
         advice = case.advice("transport", "epochs", "num_workers")
         counted = case.advice("num_workers")
         for site, file, call in case.sites("DataLoader"):
-            if _is_read(file, call) or _changes(file, call):
+            if _is_read(case, file, call=call) or _changes(case, call):
                 continue
             most = case.count(counted) if counted else int(site.fact("num_workers") or 1)
             for count in dict.fromkeys((most, min(most, case.cores))):
@@ -63,29 +66,82 @@ class LoaderRunner:
                     yield Proposal(title, edits, advice if count == most else None, makes=True)
 
 
-def _is_read(file: SourceFile, call: ast.Call) -> bool:
-    """Return True if a file reads attributes of what a loader is assigned to."""
-    names = set(bound([file.statement_of(call)]))
+def _is_read(case: PatchCase, file: SourceFile, *, call: ast.Call) -> bool:
+    """Return True if a file may read attributes of a loader: of what it is assigned to, by its last
+    name, or those that hardly anything but a loader has."""
+    names, nodes, others = _held_by(file, call), _nodes(case), _of_others(case, call)
+    methods = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     return any(
-        isinstance(node, ast.Attribute) and path_of(node.value) in names
-        for node in ast.walk(file.tree)
+        last_of(path_of(node.value)) in names
+        or (node.attr in OF_LOADERS - methods and path_of(node) not in others)
+        for node in nodes
+        if isinstance(node, ast.Attribute)
     )
 
 
-def _changes(file: SourceFile, call: ast.Call) -> bool:
+def _of_others(case: PatchCase, call: ast.Call) -> set[str]:
+    """Return the dotted names of what is no attribute of a loader: of modules, of parsed arguments,
+    of the data themselves, and what is stored, which a loader allows for none of them."""
+    nodes, modules = _nodes(case), set().union(*map(modules_of, case.files.values()))
+    known = [path_of(one) for one in nodes if isinstance(one, ast.Attribute)]
+    stores = (one for one in nodes if isinstance(getattr(one, "ctx", None), ast.Store))
+    parsed = {
+        path_of(one.targets[0])
+        for one in nodes
+        if isinstance(one, ast.Assign)
+        and isinstance(one.value, ast.Call)
+        and called(one.value).startswith("parse_")
+    }
+    found = {path_of(one) for one in stores}
+    found |= {f"{name}.{one}" for name in (_data_of(call), *parsed) for one in OF_LOADERS}
+    return found | {one for one in known if one.partition(".")[0] in modules}
+
+
+def _nodes(case: PatchCase) -> list[ast.AST]:
+    return [node for file in case.files.values() for node in ast.walk(file.tree)]
+
+
+def _held_by(file: SourceFile, call: ast.Call) -> set[str]:
+    """Return the last names of what a loader is assigned to."""
+    statement = file.statement_of(call)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return {last_of(path_of(one)) for one in targets} | set(bound([statement])) - {""}
+
+
+def _data_of(call: ast.Call) -> str:
+    """Return the name of a loader's data; "" if they have none."""
+    given = next((one.value for one in call.keywords if one.arg == "dataset"), None)
+    return path_of(given or call.args[0]) if given or call.args else ""
+
+
+def _changes(case: PatchCase, call: ast.Call) -> bool:
     """Return True if a file may change the data of a loader after it was made: workers that live on
-    would not see it."""
-    data = path_of(call.args[0]) if call.args else ""
-    data = next((path_of(one.value) for one in call.keywords if one.arg == "dataset"), data)
-    names = {f"{name}.dataset" for name in bound([file.statement_of(call)])} | {data} - {""}
-    return bool(names & changed(file.tree.body) or names & _changed_in_functions(file))
+    would not see it. It has their name, or takes them from a loader. What a dataset does to its own
+    parts, its workers do, too."""
+    data, others = _data_of(call).removeprefix(f"{OWNER}."), _of_others(case, call)
+    for file in case.files.values():
+        for node, path in [(n, path) for n in ast.walk(file.tree) for path in _touched_by(n)]:
+            name = path.removeprefix(f"{OWNER}.")
+            own = name != path and any(map(_is_dataset, file.ancestors(node)))
+            loader, through, _ = f"{path}.".partition(".dataset.")
+            held = bool(through) and f"{loader}.dataset" not in others
+            if not own and ((data and name == data) or held):
+                return True
+    return False
 
 
-def _changed_in_functions(file: SourceFile) -> set[str]:
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return changed(
-        one for node in ast.walk(file.tree) if isinstance(node, kinds) for one in node.body
-    )
+def _is_dataset(node: ast.AST) -> bool:
+    names = {getattr(one, "name", "") for one in getattr(node, "body", [])}
+    return isinstance(node, ast.ClassDef) and bool(names & {"__getitem__", "__iter__"})
+
+
+def _touched_by(node: ast.AST) -> Iterator[str]:
+    """Yield the names of what a node may change: parts of it, or itself in a call whose result
+    nobody takes."""
+    if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+        yield path_of(node.value)
+    elif isinstance(node, ast.Expr):
+        yield from changed([node])
 
 
 def runner_of(call: ast.Call, file: SourceFile, *, processes: int) -> str:

@@ -105,6 +105,11 @@ def path_of(node: ast.AST) -> str:
     return f"{base}.{node.attr}" if base and isinstance(node, ast.Attribute) else ""
 
 
+def last_of(path: str) -> str:
+    """Return the last name of a dotted one."""
+    return path.rpartition(".")[2]
+
+
 def read_first(statements: Iterable[ast.stmt]) -> set[str]:
     """Return the names that may be read before these statements bind them."""
     found: set[str] = set()

@@ -85,6 +85,83 @@ def test_a_loader_whose_data_change_between_epochs_keeps_its_workers_new(
     assert persistent == ("print" in more)
 
 
+HELD = """
+import torch.utils.data.dataset
+from torch.utils.data import DataLoader
+
+class Trainer:
+    def __init__(self, data):
+        self.data, self.sampler = data, None
+        self.loader = DataLoader(data, batch_size=8)
+
+    def run(self):
+        for x in self.loader:
+            step(x, self.sampler)
+
+args = parser.parse_args()
+data = datasets[args.dataset]
+"""
+
+
+def held(folder: Path, more: str) -> Script:
+    """A loader that an object holds."""
+    script = Script(folder, HELD + more, kind="torch", loop="for x in self.loader:")
+    script.calls_of("DataLoader", "= DataLoader(", num_workers=0, persistent_workers=False)
+    return script.advised("num_workers", "2")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "def log(loader):\n    print(len(loader.dataset))\n",
+        "def log(seen):\n    print(len(seen.dataset))\n",
+        "def log(seen):\n    print(seen[0].batch_sampler)\n",
+        "print(trainer.loader.batch_size)\n",
+    ],
+)
+def test_a_loader_whose_attributes_another_name_reads_stays(tmp_path: Path, more: str) -> None:
+    assert held(tmp_path, "").proposals(LoaderRunner())
+    script = held(tmp_path, more)
+    assert script.proposals(LoaderRunner()) == []
+    assert "persistent_workers" in script.patched(LoaderWorkers())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "trainer.loader.dataset.set_epoch(3)\n",
+        "def go(seen):\n    seen.dataset.epoch = 3\n",
+        "def go(seen):\n    seen.dataset.rows[3] = 3\n",
+        "class More(Trainer):\n    def go(self):\n        self.data.set_epoch(3)\n",
+        "def go(data):\n    for epoch in range(3):\n        data.epoch = epoch\n",
+    ],
+)
+def test_data_that_another_name_changes_keep_their_workers_new(tmp_path: Path, more: str) -> None:
+    script = held(tmp_path, more)
+    assert "persistent_workers" not in script.patched(LoaderWorkers())
+    assert script.proposals(LoaderRunner()) == []
+
+
+def test_what_datasets_and_options_hold_is_no_change_and_no_read_of_a_loader(
+    tmp_path: Path,
+) -> None:
+    more = """
+class Part(torch.utils.data.dataset.Dataset):
+    def __init__(self, dataset, data):
+        self.dataset = dataset
+        self.data[0] = len(self.dataset)
+    def __getitem__(self, i):
+        self.dataset.seen[i] = True
+
+print(args.dataset)
+for p in model.parameters():
+    p.data.zero_()
+"""
+    script = held(tmp_path, more)
+    assert script.proposals(LoaderRunner())
+    assert "persistent_workers" in script.patched(LoaderWorkers())
+
+
 def test_workers_of_a_loader_that_has_them_are_kept(tmp_path: Path) -> None:
     script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
     script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2, persistent_workers=False)

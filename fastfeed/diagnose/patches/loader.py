@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fastfeed.diagnose.patches.call_site import CallSite
 from fastfeed.diagnose.patches.names import OWNER, bound, changed, last_of, path_of
+from fastfeed.diagnose.patches.producers import SAME_RECORDS
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal
 from fastfeed.diagnose.patches.serial_loop import modules_of
 from fastfeed.diagnose.patches.source_file import SourceFile, called
+from fastfeed.diagnose.proof import WORDS
 
 POSITIONS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
 PREFETCHED = 8  # batches ahead of each worker, where few slow ones stop the rest
@@ -45,7 +48,9 @@ class LoaderWorkers:
                 ]
                 title = ", ".join(f"{name}={value}" for name, value in given.items())
                 if edits:
-                    yield Proposal(title, tuple(edits), advice or straggling, makes=count != now)
+                    allows = SAME_RECORDS if count != now and _is_whole(site) else WORDS[:-1]
+                    told, makes = advice or straggling, count != now
+                    yield Proposal(title, tuple(edits), told, makes=makes, allows=allows)
 
 
 class LoaderRunner:
@@ -63,7 +68,15 @@ class LoaderRunner:
                 if found:
                     edits = (*case.runner_import(file), file.replaced(call, found))
                     title = f"FeedRunner(..., processes={count}).torch() in place of DataLoader"
-                    yield Proposal(title, edits, advice if count == most else None, makes=True)
+                    told = advice if count == most else None
+                    allows = SAME_RECORDS if _is_whole(site) else WORDS[:-1]
+                    yield Proposal(title, edits, told, makes=True, allows=allows)
+
+
+def _is_whole(site: CallSite) -> bool:
+    """Return True if each worker of a loader reads all of its data, which is an epoch for each of
+    them. Where random numbers decide the batches, no comparison shows it."""
+    return site.fact("whole") == "True"
 
 
 def _is_read(case: PatchCase, file: SourceFile, *, call: ast.Call) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fastfeed.diagnose.patches.names import below, bound, only_seeds, path_of
+from fastfeed.diagnose.patches.names import LOOPS, below, bound, last_of, only_seeds, path_of
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
-from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called, started_by
+from fastfeed.diagnose.patches.source_file import WORKERS, Edit, SourceFile, called, started_by
 from fastfeed.diagnose.proof import OTHER_DRAWS, WORDS
 
 COUNTS = ("threads", "processes")
+SAME_RECORDS = WORDS[: WORDS.index(OTHER_DRAWS)]  # of batches that hold the same records
 
 
 class RunnerOptions:
@@ -42,12 +43,13 @@ class StartedProducers:
             return
         kind = "Process" if advice.knob == "processes" else "Thread"
         for _, file, call in case.sites(kind):
-            counted, numbered = counted_around(file, call)
+            counted, shares = counted_around(file, call)
             if counted is not None:
                 title = f"{kind.lower()}s: {file.source(counted)} -> {advice.value}"
                 # A thread that gets its number may read its share, and the shares of another number
-                # may leave some out: only the batches show that they do not, random ones never.
-                allows = WORDS[: WORDS.index(OTHER_DRAWS)] if numbered else WORDS[:-1]
+                # may leave some out; one that ends may read everything, as often as there are
+                # threads. Only the batches show that they do not, random ones never.
+                allows = SAME_RECORDS if shares else WORDS[:-1]
                 edit = file.replaced(counted, advice.value)
                 yield Proposal(title, (edit,), advice, allows=allows)
         for _, file, call in case.sites("Pool"):
@@ -74,8 +76,9 @@ class PoolThreads:
 
 
 def counted_around(file: SourceFile, call: ast.AST) -> tuple[ast.expr | None, bool]:
-    """Return the number of `range` in the innermost loop around a call, and whether the loop's own
-    number is read, other than as a seed; None without one, and if its name is read elsewhere."""
+    """Return the number of `range` in the innermost loop around a call, and whether the records may
+    depend on it: the loop's own number is read, other than as a seed, or what it starts ends. None
+    without one, and if its name is read elsewhere."""
     for node in file.ancestors(call):
         if isinstance(node, ast.For):
             loops: list[ast.For | ast.comprehension] = [node]
@@ -92,8 +95,8 @@ def counted_around(file: SourceFile, call: ast.AST) -> tuple[ast.expr | None, bo
                 counted = source.args[0]
                 names = set(bound([one.target]))
                 loads = {part for part in below(made) if getattr(part, "id", "") in names}
-                numbered = bool(loads - _seeds_in(file, made))
-                return None if _is_read_elsewhere(file, counted) else counted, numbered
+                shares = bool(loads - _seeds_in(file, made)) or _ends(file, made)
+                return None if _is_read_elsewhere(file, counted) else counted, shares
         return None, False
     return None, False
 
@@ -108,6 +111,30 @@ def _seeds_in(file: SourceFile, made: list[ast.AST]) -> set[ast.AST]:
         if only_seeds(function, name)
         for part in ast.walk(value)
     }
+
+
+def _ends(file: SourceFile, made: list[ast.AST]) -> bool:
+    """Return True if threads run a function of the file that only loops over what ends, such as a
+    generator of which that is true."""
+    calls = [one for one in below(made) if isinstance(one, ast.Call) and called(one) in WORKERS]
+    given = [one.value for call in calls for one in call.keywords if one.arg == "target"]
+    names = {last_of(path_of(one)) for one in given}
+    functions = [one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef)]
+    found: list[ast.FunctionDef] = []
+    while more := [one for one in functions if one.name in names and one not in found]:
+        found += more
+        sources = [one.iter for one in below(more) if isinstance(one, LOOPS)]
+        names |= {called(one) for one in below(sources) if isinstance(one, ast.Call)}
+    return bool(found) and not any(
+        isinstance(one, ast.While) or _is_asked(one) for one in below(found)
+    )
+
+
+def _is_asked(node: ast.AST) -> bool:
+    """Return True for `iter(get, end)`, which asks others, and for `itertools.count()`."""
+    return isinstance(node, ast.Call) and (
+        called(node) == "count" or (called(node) == "iter" and len(node.args) == 2)
+    )
 
 
 def _is_read_elsewhere(file: SourceFile, counted: ast.expr) -> bool:

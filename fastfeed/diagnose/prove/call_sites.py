@@ -4,6 +4,7 @@ run, and which loops they feed."""
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +28,7 @@ MADE_BY = {
     "concurrent.futures.thread": ("ThreadPoolExecutor", "__init__", "Pool"),
     "concurrent.futures.process": ("ProcessPoolExecutor", "__init__", "Pool"),
 }
-FACTS = {"DataLoader": ("num_workers", "persistent_workers")}
+ASKING = "worker_info"  # in a dataset's module: it asks which worker it is in
 DATASETS = "tensorflow.python.data.ops.dataset_ops"
 DATASET_CALLS = (
     *("from_generator", "map", "batch", "padded_batch", "interleave", "cache"),
@@ -78,7 +79,7 @@ class CallSites:
             def call(self: Any, *args: Any, **kwargs: Any) -> Any:
                 result = original(self, *args, **kwargs)
                 if MADE not in self.__dict__:
-                    facts = {fact: getattr(self, fact) for fact in FACTS.get(name, ())}
+                    facts = loader_facts(self) if name == "DataLoader" else {}
                     self.__dict__[MADE] = sites.note(name, sys._getframe(1), **facts)
                 return result
 
@@ -145,6 +146,23 @@ class CallSites:
 
         module.get_data_adapter = get_data_adapter
         return lambda: setattr(module, "get_data_adapter", original)
+
+
+def loader_facts(loader: Any) -> dict[str, Any]:
+    """Return what is known of a DataLoader. `whole`: its dataset is an iterable, and each worker
+    reads all of it."""
+    data, iterable = loader.dataset, sys.modules["torch.utils.data"].IterableDataset
+    kinds = [one for one in type(data).__mro__ if not one.__module__.startswith("torch.")]
+    split = loader.worker_init_fn is not None or any(map(_asks_worker, kinds))
+    facts = {name: getattr(loader, name) for name in ("num_workers", "persistent_workers")}
+    return {**facts, "whole": isinstance(data, iterable) and not split}
+
+
+def _asks_worker(kind: type) -> bool:
+    try:
+        return ASKING in inspect.getsource(sys.modules[kind.__module__])
+    except (OSError, TypeError, KeyError):
+        return False  # such as a builtin
 
 
 def chain_of(made: Any) -> Iterator[Any]:

@@ -19,12 +19,16 @@ from fastfeed.diagnose.patches.generator_call import GeneratorCall
 from fastfeed.diagnose.patches.graph_queue import QueueThreads
 from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderWorkers
 from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
+from fastfeed.diagnose.patches.proposal import Patch
 from fastfeed.diagnose.patches.rarer import RarerPauses
 from fastfeed.diagnose.proof import WORDS
 from tests.diagnose.patches.patching import Script, added, applied
 
-DRAWS = "def go(seed):\n    rng = np.random.default_rng((seed, 1))\n    put(rng)\n"
+DRAWS = "def go(seed):\n    rng = np.random.default_rng((seed, 1))\n    while True: put(rng)\n"
 KEYS = "def go(i):\n    put(key(i), store.seed(i))\n"
+ENDS = "def go():\n    for row in rows:\n        put(row)\n"
+SHARED = "def go():\n    for row in iter(rows.get, None):\n        put(row)\n"
+FOREVER = "def all():\n    while True:\n        yield 1\n\n" + ENDS.replace("rows", "all()")
 READS = "def go(i):\n    rng = np.random.default_rng(i)\n    put(rng, files[i])\n"
 LOADER = dedent(
     """
@@ -45,6 +49,18 @@ def test_a_loader_gets_workers_that_live_on(tmp_path: Path) -> None:
     script.calls_of("DataLoader", "loader = DataLoader(", num_workers=0, persistent_workers=False)
     found = script.advised("num_workers", "4").patched(LoaderWorkers())
     assert "num_workers=4, drop_last=True, persistent_workers=True\n" in found
+
+
+@pytest.mark.parametrize("patch", [LoaderWorkers(), LoaderRunner()])
+@pytest.mark.parametrize(("whole", "allowed"), [(True, WORDS[:2]), (False, WORDS[:4])])
+def test_a_stream_that_each_worker_reads_must_show_its_records(
+    tmp_path: Path, patch: Patch, whole: bool, allowed: tuple[str, ...]
+) -> None:
+    """Four workers would make four epochs of one, and random batches would not show it."""
+    script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=0, whole=whole)
+    found = script.advised("num_workers", "4").proposals(patch)
+    assert {one.allows for one in found} == {allowed}
 
 
 def test_as_many_workers_as_cores_are_tried_as_well(tmp_path: Path) -> None:
@@ -233,6 +249,9 @@ def test_threads_that_a_loop_starts_are_more(tmp_path: Path, text: str, after: s
         ),
         (f"{KEYS}for i in range(2):\n    Thread(target=go, args=(i,)).start()\n", WORDS[:2]),
         (f"{READS}for i in range(2):\n    Thread(target=go, args=(i,)).start()\n", WORDS[:2]),
+        (f"{ENDS}for _ in range(2):\n    Thread(target=go).start()\n", WORDS[:2]),
+        (f"{FOREVER}for _ in range(2):\n    Thread(target=go).start()\n", WORDS[:4]),
+        (f"{SHARED}for _ in range(2):\n    Thread(target=go).start()\n", WORDS[:4]),
         ("ts = [Thread(target=go) for _ in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:4]),
         ("ts = [Thread(args=(i,)) for i in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:2]),
         ("for _ in range(n):\n    Thread(target=go).start()\nshare = files[::n]\n", None),

@@ -11,6 +11,7 @@ from fastfeed.diagnose.patches.source_file import WORKERS, Edit, SourceFile, cal
 from fastfeed.diagnose.proof import OTHER_DRAWS, WORDS
 
 COUNTS = ("threads", "processes")
+COUNTING = ("range", "Barrier")
 SAME_RECORDS = WORDS[: WORDS.index(OTHER_DRAWS)]  # of batches that hold the same records
 
 
@@ -138,12 +139,27 @@ def _is_asked(node: ast.AST) -> bool:
 
 
 def _is_read_elsewhere(file: SourceFile, counted: ast.expr) -> bool:
-    name = path_of(counted)
-    same = (n for n in ast.walk(file.tree) if isinstance(n, ast.expr) and path_of(n) == name)
+    """Return True if a file may use the number of threads elsewhere: its name, or an equal number
+    that counts, too."""
+    name, nodes = path_of(counted), list(ast.walk(file.tree))
+    if isinstance(counted, ast.Constant):
+        given = (part for one in nodes for part in _counting(one))
+        numbers = (one for one in given if isinstance(one, ast.Constant))
+        return any(one is not counted and one.value == counted.value for one in numbers)
+    same = (n for n in nodes if isinstance(n, ast.expr) and path_of(n) == name)
     stored = (ast.Store, ast.Del)
     return bool(name) and any(
         one is not counted and not isinstance(getattr(one, "ctx", None), stored) for one in same
     )
+
+
+def _counting(node: ast.AST) -> list[ast.expr]:
+    """Return the parts of a node that may be a number of threads: `range(4)`, `n < 4`, `* 4`."""
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [node.left, node.right]
+    return node.args if isinstance(node, ast.Call) and called(node) in COUNTING else []
 
 
 def _counted_in(file: SourceFile, name: str) -> tuple[ast.expr | None, bool]:

@@ -254,6 +254,11 @@ def test_threads_that_a_loop_starts_are_more(tmp_path: Path, text: str, after: s
         (f"{SHARED}for _ in range(2):\n    Thread(target=go).start()\n", WORDS[:4]),
         ("ts = [Thread(target=go) for _ in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:4]),
         ("ts = [Thread(args=(i,)) for i in range(2)]\nfor t in ts:\n    t.start()\n", WORDS[:2]),
+        *(
+            (f"for _ in range(3):\n    Thread(target=go).start()\n{other}\n", None)
+            for other in ("for _ in range(3): put(None)", "while end < 3: get()", "n = [0] * 3")
+        ),
+        ("for _ in range(3):\n    Thread(target=go).start()\ny = x[3] + 3\n", WORDS[:4]),
         ("for _ in range(n):\n    Thread(target=go).start()\nshare = files[::n]\n", None),
     ],
 )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from fastfeed.diagnose.patches.generator_call import HAVE_ONE, Function, generators_of
 from fastfeed.diagnose.patches.names import (
     SCOPES,
+    advanced,
     bound,
     changed,
     leaves,
@@ -212,7 +213,8 @@ def _changes_items(between: list[ast.AST], loop: Loop, *, made: set[str]) -> boo
 
 
 def _changes(nodes: list[ast.stmt], *, made: set[str]) -> set[str]:
-    return {name.partition(".")[0] for name in changed(nodes, made=made)}
+    found = changed(nodes, made=made) | advanced(nodes)
+    return {name.partition(".")[0] for name in found}
 
 
 def _between(outer: Loop, loop: Loop) -> Iterator[ast.AST]:

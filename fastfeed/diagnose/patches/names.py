@@ -17,6 +17,8 @@ SEEDED_BY = tuple(
     for module, names in {"": SEEDED_KINDS, "random": ("seed",), **SEEDERS}.items()
     for name in names
 )
+# Methods that take a part out of their object. `get` and `read` may be of anything.
+TAKE_OUT = ("pop", "popleft", "popitem", "get_nowait", "readline", "__next__")
 OWNER = "self"  # what its methods change is unknown; a run shows it
 
 
@@ -93,6 +95,22 @@ def changed(nodes: Iterable[ast.AST], *, made: Set[str] = frozenset()) -> set[st
             within = owner is not None and path_of(owner).partition(".")[0] in made
             found |= {path_of(part) for part in (*([] if within else call.args), owner) if part}
     return found - {"", OWNER}
+
+
+def advanced(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that `next` and methods such as `pop` take from: each call gives another
+    value, so that those who share one get what the others do not."""
+    nodes, found, inner = list(nodes), set[str](), set[str]()
+    for one in below(nodes):
+        if isinstance(one, COMPREHENSIONS):
+            inner |= set(bound(part.target for part in one.generators))
+        if not isinstance(one, ast.Call):
+            continue
+        if isinstance(one.func, ast.Name) and one.func.id == "next":
+            found |= set(map(path_of, one.args[:1]))
+        elif isinstance(one.func, ast.Attribute) and one.func.attr in TAKE_OUT:
+            found.add(path_of(one.func.value))
+    return found - inner - {"", OWNER}
 
 
 def path_of(node: ast.AST) -> str:

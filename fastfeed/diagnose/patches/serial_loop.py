@@ -11,6 +11,7 @@ from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.patches.names import (
     LOOPS,
     SCOPES,
+    advanced,
     bound,
     changed,
     leaves,
@@ -125,13 +126,16 @@ class _Made(NamedTuple):
         taken = [name for name in dict.fromkeys(bound(statements)) if name in used]
         # what they fill in place, the step would read while they fill it again
         filled = changed(statements) - (written - needed)
-        taken_elsewhere = needed & (set(bound(rest)) | (changed(rest) - modules_of(file)))
+        filled |= advanced(statements) & read(rest) - (written - needed)
+        touched = set(bound(rest)) | (changed(rest) - modules_of(file)) | advanced(rest)
+        taken_elsewhere = needed & touched
         if not taken or filled & used or taken_elsewhere or _catches(file, loop):
             return None
         target = _targets(loop)
         apart = bool(read(statements) & target)
         # an iteration that ends before them takes no batch: the others would get those before
-        if apart and leaves(body[: max(chosen)], by=(ast.Continue,)):
+        early = leaves(body[: max(chosen)], by=(ast.Continue,))
+        if apart and (early or advanced(statements) & needed):
             return None
         carried = sorted(needed & written - target)
         return cls(file, loops, statements, taken, carried, apart, at)
@@ -145,7 +149,7 @@ class _Made(NamedTuple):
         makes, batches = fresh(file, "make_batch"), fresh(file, "made_batches")
         names = ", ".join(self.taken)
         if self.apart and isinstance(loop, ast.For):
-            touched = {*bound(loop.body), *changed(loop.body)}
+            touched = {*bound(loop.body), *changed(loop.body), *advanced(loop.body)}
             if self.carried or not _is_alike(file, loop.iter, touched=touched):
                 return ()
             target = file.source(loop.target)
@@ -196,7 +200,7 @@ class _Made(NamedTuple):
             between = [node for node in self.file.ancestors(found) if isinstance(node, SCOPES)]
             others = [n for n in own(loop) if isinstance(n, ast.stmt) and id(n) not in moved]
             others = [n for n in others if not hasattr(n, "body")]
-            written = {*bound([*others, *_heads(loop)]), *changed(others)}
+            written = {*bound([*others, *_heads(loop)]), *changed(others), *advanced(others)}
             if needed & written or any(scope in ast.walk(loop) for scope in between):
                 break
             found = loop

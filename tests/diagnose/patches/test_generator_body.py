@@ -219,6 +219,9 @@ def test_a_generator_that_another_one_calls(tmp_path: Path) -> None:
         "for file in files:\n    global last\n    last = read(file)\n    yield last",
         "for file in files:\n    last = read(file)\n    yield last\nprint(last)",
         "while files:\n    yield read(files)",
+        "xs = iter(files)\nwhile True:\n    x = next(xs); y = next(xs)\n    yield x, y",
+        "xs = iter(files)\nfor _ in range(3):\n    yield [next(xs) for _ in range(2)]",
+        "while True:\n    x = files.pop()\n    yield x",
     ],
 )
 def test_a_generator_that_may_keep_a_state_stays(tmp_path: Path, body: str) -> None:
@@ -232,6 +235,8 @@ def test_a_generator_that_may_keep_a_state_stays(tmp_path: Path, body: str) -> N
         "rows = [x for x in files]\nfor file in files:\n    x = read(file)\n    yield x",
         "for file in files:\n    x = read(file)\n    x += 1\n    np.random.shuffle(x)\n    yield x",
         "for file in files:\n    x = []\n    x.append(files[0])\n    yield x",
+        "for file in files:\n    x = open(file)\n    next(x)\n    yield next(iter(files)), x.pop()",
+        "for file in files:\n    x = [row.pop() for row in read(file)]\n    yield x",
     ],
 )
 def test_names_of_the_body_alone_are_no_state(tmp_path: Path, body: str) -> None:

@@ -85,16 +85,17 @@ def main(sampler, rng):
     order = rng.permutation(9)
     for i in {items}:
         {first}
-        x = make(files[i])
+        x = {make}
         {then}
         y = labels[i]
         step(x, y)
 """
 
 
-def made_apart(folder: Path, items: str, *, first: str = "n = 1", then: str = "m = 2") -> Script:
+def made_apart(folder: Path, items: str, **parts: str) -> Script:
     """A loop that makes a batch of each item."""
-    text = ITEMS.format(items=items, first=first, then=then)
+    known = {"first": "n = 1", "make": "make(files[i])", "then": "m = 2", **parts}
+    text = ITEMS.format(items=items, **known)
     return Script(folder, text, kind="sampled", loop="for i in").made_at("make(")
 
 
@@ -130,6 +131,8 @@ def test_what_is_iterated_over_twice_is_the_same_twice(
         ({"first": "for k in sampler:\n            if bad(k): continue"}, True),
         ({"first": "order.append(i)"}, False),
         ({"then": "order = sampler"}, False),
+        ({"first": "last = order.pop()"}, False),
+        ({"make": "make(files[i], next(sampler))"}, False),
     ],
 )
 def test_each_iteration_takes_the_batch_of_its_item(
@@ -157,6 +160,9 @@ def test_what_an_iteration_may_not_reach_is_not_made_ahead(tmp_path: Path, end: 
         "while reader.next():\n    x = make(reader.row)\n    reader.skip(step(x))\n",
         "while True:\n    x = make(rows)\n    step(x)\n    rows[0] = 1\n",
         "while True:\n    for k in ids:\n        images[k] = make(k)\n    step(images)\n",
+        "while True:\n    x = make(next(rows))\n    y = next(rows)\n    step(x, y)\n",
+        "while True:\n    x = make(rows)\n    y = rows.pop()\n    step(x, y)\n",
+        "while True:\n    x = make(rows.pop())\n    step(x, rows)\n",
         "try:\n    while True:\n        x = make()\n        step(x)\nexcept KeyError:\n    pass\n",
     ],
 )

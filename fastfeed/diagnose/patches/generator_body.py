@@ -22,6 +22,7 @@ from fastfeed.diagnose.patches.names import (
     read_first,
 )
 from fastfeed.diagnose.patches.proposal import (
+    IMPORTS,
     RUNNER,
     PatchCase,
     Proposal,
@@ -102,7 +103,10 @@ class _Body(NamedTuple):
         if read(_others(file, loop, within=function)) & (written | target):
             return None
         around = [one for one in _around(file, loop) if isinstance(one, (ast.For, ast.While))]
-        outer = around[-1] if around and _can_be_apart(file, around[-1], loop=loop) else loop
+        outer = around[-1] if around else loop
+        after = read(_others(file, outer, within=function)) & set(_bound_in(outer, loop))
+        if after or not _can_be_apart(file, outer, loop=loop):
+            outer = loop
         parameters = [*function.args.args, *function.args.kwonlyargs]
         seeds = [one.arg for one in parameters if only_seeds(function, one.arg)]
         seed = seeds[0] if len(seeds) == 1 and outer in (around or [loop]) else ""
@@ -180,14 +184,18 @@ def _loop_of(file: SourceFile, made: ast.AST) -> Loop | None:
 
 def _can_be_apart(file: SourceFile, outer: Loop, *, loop: Loop) -> bool:
     """Return True if a loop can be a generator of the items of one within it: it changes nothing
-    that is there before it, ends nothing else, and its text can be moved."""
+    that is there before it, ends nothing else, and its text can be moved. It assigns all names that
+    it binds."""
     between = list(_between(outer, loop))
+    blocks = (getattr(one, "body", None) for one in between)
+    binds = (one for block in blocks if isinstance(block, list) for one in block)
     made = set(_bound_in(outer, loop))
     strings = (n for n in ast.walk(outer) if isinstance(n, (ast.Constant, ast.JoinedStr)))
     return (
         not (read_first([outer]) & made)
         and not _changes_items(between, loop, made=made)
         and not any(isinstance(one, ast.Return) for one in between)
+        and not any(isinstance(one, (*SCOPES, *IMPORTS)) for one in binds)
         and all(node.lineno == node.end_lineno for node in strings)
         and file.indent(outer) is not None
         and "\t" not in file.source(outer)

@@ -181,8 +181,24 @@ def test_the_changed_generator_makes_the_same_epochs(tmp_path: Path, fixed: str)
 
 
 @pytest.mark.parametrize(
+    "where", ["    print(epoch)\n\nfor x", "    count = lambda: order\n\nfor x"]
+)
+def test_names_that_are_read_behind_the_loops_stay_in_the_generator(
+    tmp_path: Path, where: str
+) -> None:
+    text = EPOCHS.replace("\nfor x", where)
+    after = sampled(tmp_path, text).patched(GeneratorBody(), titled="threads")
+    assert "def make_batch" in after and "def batch_items" not in after
+    rows = np.arange(12.0).reshape(6, 2)
+    found = [list(map(np.array, run(source)["windows"](rows, 2))) for source in (text, after)]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(
     ("lines", "apart"),
     [
+        ("order = rng.permutation(6); import math", False),
+        ("order = rng.permutation(6); def at(i): return i", False),
         ("order = rng.permutation(6); rng.shuffle(order)", True),
         ("order = rng.permutation(6); print(epoch); rng.shuffle(order)", False),
         ("order = rng.permutation(6); print(epoch); order += 1", False),

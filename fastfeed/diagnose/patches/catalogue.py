@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fastfeed.diagnose.patches.datasets import (
     CacheAfterMap,
@@ -19,7 +21,8 @@ from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, Star
 from fastfeed.diagnose.patches.proposal import Patch, PatchCase, Proposal
 from fastfeed.diagnose.patches.rarer import RarerPauses
 from fastfeed.diagnose.patches.serial_loop import SerialLoop
-from fastfeed.diagnose.patches.source_file import Edit
+from fastfeed.diagnose.patches.source_file import Edit, edited
+from fastfeed.errors import OptionError
 
 PATCHES: tuple[Patch, ...] = (
     LoaderWorkers(),
@@ -41,11 +44,28 @@ PATCHES: tuple[Patch, ...] = (
 
 
 def proposals_of(case: PatchCase) -> Iterator[Proposal]:
-    """Yield the changes that fit a case, each once, the most promising first."""
+    """Yield the changes that fit a case and whose text is Python, each once, the most promising
+    first."""
     found: dict[tuple[Edit, ...], Proposal] = {}
     for patch in PATCHES:
         for one in patch.proposals(case):
-            found.setdefault(one.edits, one)
+            forms = [form for form in (one, *one.instead) if _is_python(case, form)]
+            if forms:
+                found.setdefault(forms[0].edits, replace(forms[0], instead=tuple(forms[1:])))
     yield from sorted(
         found.values(), key=lambda one: -(one.advice.predicted_speedup if one.advice else 1.0)
     )
+
+
+def _is_python(case: PatchCase, form: Proposal) -> bool:
+    """Return True if the files can be compiled with a change."""
+    try:
+        for edits in ((*form.edits, *form.shows), form.alone):
+            for name in {one.file for one in edits}:
+                text = edited(case.files[name].text, (one for one in edits if one.file == name))
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    compile(text, name, "exec", dont_inherit=True)
+    except (SyntaxError, OptionError):
+        return False
+    return True

@@ -178,11 +178,12 @@ class SourceFile:
     def _last_token(self, call: ast.Call) -> tuple[str, int]:
         """Return the last token before the closing parenthesis of a call, and its end."""
         text, (begin, _) = self.source(call), self.span(call)
-        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        # in a parenthesis of its own, where indentation means nothing
+        tokens = tokenize.generate_tokens(io.StringIO(f"({text})").readline)
         known = [one for one in tokens if one.type not in BLANKS]
-        row, column = known[-2].end
-        lines = text.split("\n")
-        return known[-2].string, begin + sum(len(line) + 1 for line in lines[: row - 1]) + column
+        (row, column), lines = known[-3].end, text.split("\n")
+        column -= row == 1
+        return known[-3].string, begin + sum(len(line) + 1 for line in lines[: row - 1]) + column
 
     def _offset(self, line: int, column: int) -> int:
         """Return the place of a column, which counts bytes of UTF-8."""

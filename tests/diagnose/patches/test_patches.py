@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from fastfeed.diagnose.evidence import PRODUCER, TRAINER
+from fastfeed.diagnose.patches import catalogue
 from fastfeed.diagnose.patches.catalogue import proposals_of
 from fastfeed.diagnose.patches.datasets import (
     CacheAfterMap,
@@ -19,8 +22,9 @@ from fastfeed.diagnose.patches.generator_call import GeneratorCall
 from fastfeed.diagnose.patches.graph_queue import QueueThreads
 from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderWorkers
 from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
-from fastfeed.diagnose.patches.proposal import Patch
+from fastfeed.diagnose.patches.proposal import Patch, PatchCase, Proposal
 from fastfeed.diagnose.patches.rarer import RarerPauses
+from fastfeed.diagnose.patches.source_file import Edit
 from fastfeed.diagnose.proof import WORDS
 from tests.diagnose.patches.patching import Script, added, applied
 
@@ -390,6 +394,21 @@ def test_each_change_is_proposed_once(tmp_path: Path) -> None:
     script.calls_of("fit", "model.fit(", x="Cells").calls_of("fit", "model.fit(", x="More")
     titles = [one.title for one in proposals_of(script.case())]
     assert len(titles) == len(set(titles)) == 3
+
+
+def test_a_change_that_is_no_python_is_not_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(tmp_path, FIT, kind="keras", loop="model.fit(")
+    right, wrong = (Proposal("", (Edit(str(script.path), 0, 0, text),)) for text in ("x\n", "x "))
+    twice = Proposal("", (Edit(str(script.path), 0, 9, ""), Edit(str(script.path), 3, 8, "")))
+
+    class Broken:
+        def proposals(self, case: PatchCase) -> Iterator[Proposal]:
+            yield from (wrong, twice, replace(wrong, instead=(twice, right)))
+
+    monkeypatch.setattr(catalogue, "PATCHES", (Broken(),))
+    assert list(proposals_of(script.case())) == [right]
 
 
 def test_arrays_that_keras_fits_stay(tmp_path: Path) -> None:

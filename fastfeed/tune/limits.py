@@ -15,12 +15,14 @@ from fastfeed.core.machine import (
 from fastfeed.core.stats import Snapshot
 from fastfeed.options import FeedOptions
 from fastfeed.probes.procfs import text_of
+from fastfeed.ring.layout import slot_nbytes
 
 SYSTEM_POLL_S = 1.0  # between two looks at the system
 # Share of the last ten seconds in which some task of the machine, or of the control group, waited
 # for memory, from which producers leave. systemd-oomd kills at 60 %.
 PRESSED = 0.1
 NEARLY_FULL = 0.05  # of the memory of the control group is left
+LARGE = 2  # times the mean: a batch that has room, too
 CALM_S = 30.0  # without pressure, after which producers may come back
 
 
@@ -29,7 +31,7 @@ class ProducerLimits:
 
     def __init__(self, knob: str, options: FeedOptions) -> None:
         self._knob = knob
-        self._nbytes = options.memory_nbytes
+        self._options = options
         self._looked_s = self._pressed_s = -math.inf
         self._system = (1, "")
         self._refused = math.inf
@@ -52,8 +54,8 @@ class ProducerLimits:
         if now_s - self._pressed_s < CALM_S:
             found.append((self._pressed_at, "the pressure on the memory"))
         if now.consumed.batches:
-            each = max(1, now.consumed.nbytes // now.consumed.batches)
-            found.append((self._nbytes // each, "memory="))
+            each = now.consumed.nbytes // now.consumed.batches
+            found.append((most_in_memory(self._options, each, knob=self._knob), "memory="))
         made = now.produced
         if made.busy_s > 0 and made.cpu_s > 0 and self._knob != "producers":
             used = min(1.0, made.cpu_s / made.busy_s)  # of a core, by each
@@ -66,6 +68,21 @@ class ProducerLimits:
         if self._knob == "threads":
             return threads_that_fit(1)
         return workers_that_fit()
+
+
+def most_in_memory(options: FeedOptions, nbytes: int, *, knob: str) -> int:
+    """Return how many producers `knob` memory= has room for, with batches of `nbytes`."""
+    if knob == "threads":
+        return options.memory_nbytes // max(1, nbytes)
+    # a fifth of the time that `import fastfeed` would take, and only Linux has all of it
+    from fastfeed.producers.process.workers import share_of_worker
+
+    shares = [share_of_worker(options, remote=knob == "producers")]
+    if options.processes and knob == "producers":
+        shares.append(share_of_worker(options))
+    slot = slot_nbytes(LARGE * nbytes)
+    room = min(share.budget * options.workers // (share.min_slots * slot) for share in shares)
+    return room - (options.processes if knob == "producers" else 0)
 
 
 def memory_is_short() -> bool:

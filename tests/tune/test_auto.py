@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fastfeed
 from fastfeed import FeedRunner, Remote, Worker
@@ -19,6 +21,9 @@ from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.errors import FeedTimeout, OptionError, ProducerFailed
 from fastfeed.jobs.runner_samples import WatchedRunner
 from fastfeed.model.workload import Producers
+from fastfeed.options import FeedOptions
+from fastfeed.producers.process.workers import share_of_worker
+from fastfeed.ring.layout import slot_nbytes
 from fastfeed.tune import limits
 from fastfeed.tune.count_tuner import CountTuner
 from fastfeed.tune.limits import ProducerLimits
@@ -340,10 +345,32 @@ def test_memory_bounds_the_producers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == (5, "memory=")
 
 
+@pytest.mark.parametrize("remote", [None, Remote("local", producers=1)])
+@pytest.mark.parametrize("processes", [1, 3])
+@given(memory=st.integers(2**20, 2**32), nbytes=st.integers(1, 2**22), threads=st.integers(1, 4))
+def test_each_worker_has_room_for_its_slots(
+    remote: Remote | None, processes: int, memory: int, nbytes: int, threads: int
+) -> None:
+    given_ = FeedOptions(memory=memory, threads=threads, processes=processes, remote=remote)
+    knob = "processes" if remote is None else "producers"
+    most = limits.most_in_memory(given_, nbytes, knob=knob)
+
+    def fit(count: int) -> bool:
+        local = count if remote is None else processes
+        now = given_.with_workers(local, 0 if remote is None else count)
+        slot = slot_nbytes(2 * nbytes)
+        return share_of_worker(now).fits(slot) and (
+            remote is None or share_of_worker(now, remote=True).fits(slot)
+        )
+
+    assert most < 1 or fit(most)
+    assert not fit(max(1, most + 2))  # a byte may be missing
+
+
 def test_producers_leave_under_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
     with FeedRunner(RECORDS, batch_size=10, threads=1) as runner:
         now = snapshot_of(runner)
-        limit = ProducerLimits("processes", runner.options)
+        limit = ProducerLimits("processes", FeedOptions(processes=8, memory="1GB"))
         monkeypatch.setattr(limits, "cores", lambda: 1000)
         monkeypatch.setattr(limits, "memory_is_short", lambda: False)
         assert limit.most(now, 8)[0] > 8

@@ -68,44 +68,49 @@ def local_ranks() -> int:
     return next((int(text) for text in told if text.isdigit() and int(text) > 0), 1)
 
 
-def workers_that_fit() -> tuple[int, str]:
-    """Return how many worker processes this machine can hold, and what limits them."""
-    limits = [(free_memory_nbytes() // WORKER_NBYTES, "the free memory, at 30 MB each")]
+def workers_that_fit(running: int = 0) -> tuple[int, str]:
+    """Return how many worker processes this machine can hold, those that are `running` included,
+    and what limits them."""
+    free = free_memory_nbytes() // WORKER_NBYTES
+    limits = [(running + free, "the free memory, at 30 MB each")]
     if resource is not None:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files != resource.RLIM_INFINITY:
             limits.append(
                 ((files - TRAINER_FILES) // WORKER_FILES, f"`ulimit -n`, which is {files}")
             )
-    return min((max(1, count), why) for count, why in limits + _task_limits())
+    return min((max(1, count), why) for count, why in limits + _task_limits(running))
 
 
-def threads_that_fit(processes: int) -> tuple[int, str]:
-    """Return how many threads each of so many processes can hold, and what limits them."""
-    limits = [(free_memory_nbytes() // PRODUCER_THREAD_NBYTES, "the free memory, at 40 KB each")]
-    limits = [(count // processes, why) for count, why in limits + _task_limits()]
+def threads_that_fit(processes: int, running: int = 0) -> tuple[int, str]:
+    """Return how many threads each of so many processes can hold, those that are `running` in all
+    included, and what limits them."""
+    free = free_memory_nbytes() // PRODUCER_THREAD_NBYTES
+    limits = [(running + free, "the free memory, at 40 KB each"), *_task_limits(running)]
+    limits = [(count // processes, why) for count, why in limits]
     maps = _number(KERNEL_SETTINGS, "vm/max_map_count")
     if maps is not None:
         limits.append((maps // PRODUCER_THREAD_MAPS, f"vm.max_map_count, which is {maps}"))
     return min((max(1, count), why) for count, why in limits)
 
 
-def _task_limits() -> list[tuple[int, str]]:
-    """Return the limits on threads and processes together, and their names."""
+def _task_limits(running: int) -> list[tuple[int, str]]:
+    """Return the limits on threads and processes together, of which so many are `running`, and
+    their names."""
     limits = []
     if resource is not None:
         tasks, _ = resource.getrlimit(resource.RLIMIT_NPROC)
         if tasks != resource.RLIM_INFINITY:
             limits.append((tasks, f"`ulimit -u`, which is {tasks}"))
-    groups = [(one, "pids.max", "pids.max of the control group") for one in control_groups("pids")]
-    for folder, name, called in (
-        *groups,
-        (KERNEL_SETTINGS, "kernel/pid_max", "kernel.pid_max"),
-        (KERNEL_SETTINGS, "kernel/threads-max", "kernel.threads-max"),
-    ):
-        tasks = _number(folder, name)
+    for folder in control_groups("pids"):
+        tasks = _number(folder, "pids.max")
         if tasks is not None:
-            limits.append((tasks, f"{called}, which is {tasks}"))
+            left = tasks - (_number(folder, "pids.current") or 0)
+            limits.append((running + left, f"pids.max of the control group, which is {tasks}"))
+    for name in ("pid_max", "threads-max"):
+        tasks = _number(KERNEL_SETTINGS, f"kernel/{name}")
+        if tasks is not None:
+            limits.append((tasks, f"kernel.{name}, which is {tasks}"))
     return limits
 
 

@@ -191,8 +191,8 @@ class Feed:
 
     def resize(self, options: FeedOptions) -> None:
         """Go on with the producers of `options`, of a source of one order. From any thread."""
-        self.options = options
         self._producers.resize(options)
+        self.options = options
 
     def call_on_failure(self, callback: Callable[[], None]) -> None:
         """Have `callback` called once the feed has failed and stopped."""

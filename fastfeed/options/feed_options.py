@@ -495,20 +495,23 @@ def _check_each(options: FeedOptions) -> None:
             raise OptionError(f"{name}={given[name]!r} requires Linux{instead}")
 
 
-def refuse_too_many(threads: int, processes: int) -> None:
-    """Raise OptionError for more threads or worker processes than this machine can hold."""
-    if processes > 1:
-        most, limit = workers_that_fit()
+def refuse_too_many(threads: int, processes: int, *, running: FeedOptions | None = None) -> None:
+    """Raise OptionError for more threads or worker processes than this machine can hold beside
+    those that run."""
+    before = (running.threads, running.processes) if running is not None else (0, 0)
+    if processes > max(1, before[1]):
+        most, limit = workers_that_fit(before[1])
         if processes > most:
             raise OptionError(
-                f"processes={processes} do not fit: {most} do, because of {limit}. More than the "
+                f"processes={processes:d} do not fit: {most} do, because of {limit}. More than the "
                 "cores seldom gain; threads= inside each hide waits"
             )
-    if threads > 1:
-        most, limit = threads_that_fit(max(1, processes))
+    more = threads * max(1, processes) > before[0] * max(1, before[1])
+    if threads > 1 and more:
+        most, limit = threads_that_fit(max(1, processes), before[0] * max(1, before[1]))
         if threads > most:
-            where = f" in each of processes={processes}" if processes else ""
+            where = f" in each of processes={processes:d}" if processes else ""
             raise OptionError(
-                f"threads={threads} do not fit{where}: {most} do, because of {limit}. They hide "
+                f"threads={threads:d} do not fit{where}: {most} do, because of {limit}. They hide "
                 "waits, and more than the records that wait at once gain nothing"
             )

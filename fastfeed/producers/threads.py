@@ -31,6 +31,7 @@ from fastfeed.core.status import (
 )
 from fastfeed.core.user_code import is_own, is_users
 from fastfeed.core.worker import Worker, batches_ahead
+from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.builder import BatchBuilder, Outlet
 from fastfeed.producers.inbox import EpochPermit, EpochPlan
@@ -92,19 +93,42 @@ class ThreadProducers:
 
     def resize(self, options: FeedOptions) -> None:
         """Change the number of threads, of a source of one order. Those that leave put what they
-        work on."""
+        work on. Raise OptionError where the system refuses a thread: the number stays."""
         if self.stopped:
             return
-        self._buffer.max_batches = options.prefetch or batches_ahead(options.threads)
         stay = [one for one in self._producers if not one.outlet.retired]
         for one in stay[options.threads :]:
             one.outlet.retired = True
         self._forget_left()
-        for _ in range(options.threads - len(stay)):
-            worker = Worker(self._added, self._added + 1, self._plan.seed, self._plan.epochs.start)
+        known = self._producers
+        try:
+            for _ in range(options.threads - len(stay)):
+                self._start_another()
+        except RuntimeError as error:
+            started = [one for one in self._producers if one not in known]
+            for one in started:
+                one.outlet.retired = True
+            raise OptionError(
+                f"threads={options.threads:d} do not fit: the system let "
+                f"{len(stay) + len(started)} start, and said: {error}. Use fewer threads=, or "
+                "raise `ulimit -u` or pids.max of the control group"
+            ) from error
+        self._buffer.max_batches = options.prefetch or batches_ahead(options.threads)
+
+    def _start_another(self) -> None:
+        """Start a producer in the present epoch, or leave everything as it is."""
+        worker = Worker(self._added, self._added + 1, self._plan.seed, self._plan.epochs.start)
+        with self._buffer.changing():
+            first = self._buffer.join()
+        thread = self._add([worker], skip=first)
+        try:
+            thread.start()
+        except RuntimeError:
+            *self._producers, failed = self._producers
+            self._at_work.discard(failed.producer)
             with self._buffer.changing():
-                first = self._buffer.join()
-            self._add([worker], skip=first).start()
+                self._buffer.leave(first)
+            raise
 
     def _forget_left(self) -> None:
         """Keep only the counters of the threads that have left."""

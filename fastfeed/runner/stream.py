@@ -366,6 +366,9 @@ class Stream:
             )
         with self.resizing:
             numbers = {name: _number_of(n, self.options, knob=name) for name, n in wanted.items()}
+            found = {name for name, n in wanted.items() if isinstance(n, Auto)}
+            if not found <= set(self.options.tuned):
+                return  # the user has set a number meanwhile
             _refuse_kinds(self.options, numbers)
             for other in (self, *self.living_followers()):
                 if not other.source.ordered:
@@ -375,21 +378,27 @@ class Stream:
                         "iterable or an indexable; or save state(), and restore() it with another "
                         "number"
                     )
-            options = self.options.with_workers(
-                numbers.get("processes", self.options.processes),
-                numbers.get("producers", self.options.remote_producers),
-            )
-            options = replace(options, threads=numbers.get("threads", options.threads))
-            refuse_too_many(options.threads, options.processes)
-            self.options = options
-            for follower in self.living_followers():
-                if options.workers:
-                    follower.options = follower.options.with_workers(
-                        options.processes, options.remote_producers
-                    )
-            if self.feed is not None:
-                self.feed.resize(uncached(options))
+            self._have(numbers)
             self._tune()
+
+    def _have(self, numbers: Mapping[str, int]) -> None:
+        """Go on with so many producers, by the names of the options."""
+        before = self.options
+        options = before.with_workers(
+            numbers.get("processes", before.processes),
+            numbers.get("producers", before.remote_producers),
+        )
+        options = replace(options, threads=numbers.get("threads", options.threads))
+        running = before if self.feed is not None else None
+        refuse_too_many(options.threads, options.processes, running=running)
+        if self.feed is not None:
+            self.feed.resize(uncached(options))
+        self.options = options
+        for follower in self.living_followers():
+            if options.workers:
+                follower.options = follower.options.with_workers(
+                    options.processes, options.remote_producers
+                )
 
     def _start_with(self, workers: SharedWorkers) -> None:
         """Make a feed for the workers of the leader, before they start. After a restart it

@@ -47,7 +47,7 @@ class ProducerLimits:
         now_s = time.monotonic()
         if now_s - self._looked_s >= SYSTEM_POLL_S:
             self._looked_s = now_s
-            self._system = self._fits()
+            self._system = self._fits(count)
             if memory_is_short():
                 self._pressed_s, self._pressed_at = now_s, max(1, count - max(1, count // 4))
         found: list[tuple[float, str]] = [self._system, (self._refused - 1, "the system")]
@@ -64,10 +64,10 @@ class ProducerLimits:
         most, why = min(found)
         return max(1, int(most)), why
 
-    def _fits(self) -> tuple[int, str]:
+    def _fits(self, count: int) -> tuple[int, str]:
         if self._knob == "threads":
-            return threads_that_fit(1)
-        return workers_that_fit()
+            return threads_that_fit(1, count)
+        return workers_that_fit(count)
 
 
 def most_in_memory(options: FeedOptions, nbytes: int, *, knob: str) -> int:

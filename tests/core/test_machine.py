@@ -186,3 +186,15 @@ def test_this_machine_can_be_read() -> None:
     assert 0 < free_memory_nbytes() <= 100 * GB
     assert oom_kills() is None or oom_kills() >= 0
     assert all(folder.is_dir() for folder in memory_groups())
+
+
+def test_tasks_that_run_are_not_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pids.max").write_text("50\n")
+    (tmp_path / "pids.current").write_text("42\n")
+    monkeypatch.setattr(machine_limits, "control_groups", lambda *_, **__: [tmp_path])
+    why = "pids.max of the control group, which is 50"
+    assert machine_limits.threads_that_fit(1) == (8, why)
+    assert machine_limits.threads_that_fit(1, 10) == (18, why)
+    assert machine_limits.workers_that_fit(10) == (18, why)

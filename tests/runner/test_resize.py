@@ -18,6 +18,7 @@ from fastfeed import FeedRunner, Reorder
 from fastfeed.core.status import FINISHED
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedStopped, OptionError, StateError
+from fastfeed.options import Auto, feed_options
 from tests.helpers.dying import worker_pid
 
 RECORDS = np.arange(90, dtype=np.int64)
@@ -186,3 +187,44 @@ def test_what_cannot_be_is_refused(
         with pytest.raises(OptionError, match=text):
             runner.resize(**wanted)
         assert len(list(runner)) == (2 if source is own else 9)
+
+
+@orders
+def test_a_thread_that_cannot_start_changes_nothing(
+    order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == "fastfeed-producer-2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with FeedRunner(RECORDS, batch_size=6, order=order, epochs=3, stall_timeout_s=5) as runner:
+        batches = iter(runner)
+        got = [next(batches).copy()]
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(OptionError, match=r"threads=4 do not fit: the system let 2 start"):
+            runner.resize(threads=4)
+        assert runner.options.threads == 1
+        runner.resize(threads=2)
+        got += [batch.copy() for batch in batches]
+    assert np.array_equal(np.sort(np.concatenate(got)), np.repeat(RECORDS, 3))
+
+
+def test_fewer_producers_always_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FeedRunner(RECORDS, batch_size=6, threads=4) as runner:
+        next(iter(runner))
+        monkeypatch.setattr(feed_options, "threads_that_fit", lambda *_: (1, "the test"))
+        runner.resize(threads=2)
+        with pytest.raises(OptionError, match="threads=3 do not fit: 1 do, because of the test"):
+            runner.resize(threads=3)
+        assert runner.options.threads == 2
+
+
+def test_a_number_of_the_users_stays() -> None:
+    with FeedRunner(RECORDS, batch_size=6, threads="auto") as runner:
+        next(iter(runner))
+        runner.resize(threads=2)
+        runner._stream.resize({"threads": Auto(4)})
+        assert runner.options.threads == 2 and not runner.options.tuned

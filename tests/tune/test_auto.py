@@ -408,7 +408,7 @@ def test_what_the_system_refuses_is_not_tried_again(
 ) -> None:
     asked: list[int] = []
 
-    def refuse(threads: int, processes: int) -> None:
+    def refuse(threads: int, processes: int, **_: Any) -> None:
         asked.append(threads)
         if threads > 2:
             raise OptionError("threads do not fit")

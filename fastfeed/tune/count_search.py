@@ -4,32 +4,62 @@ job."""
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
 TIE = 0.02  # relative difference of two rates that is no difference; the fewer producers win
 STARVING = 0.02  # starvation from which more producers may gain
-CLEAR = 2.0  # standard errors of a difference that is no noise
-MAX_ALTERNATIONS = 3  # windows of a number that is hard to tell from the kept one
+CLEAR = 2.5  # standard errors of a difference that is no noise
+MAX_ALTERNATIONS = 2  # windows of a number that is hard to tell from the kept one
 MAX_GROWTH = 4.0  # of the number in one step
 BLOCKED = 0.1  # share of their time for which producers without room are many enough
+NEAR = 0.125  # relative difference of two numbers that need not be told apart
 SPARE = 1.1  # producers above the number that the means ask for: batches differ
 
 
 class TrainingWindow(NamedTuple):
     """What a training did with so many producers: steps/s with their relative standard error, the
-    starvation (0 to 1), and the share of the producers' time in which they had room."""
+    starvation (0 to 1), the share of the producers' time in which they had room, and the batches/s
+    that they would make if they always had, with their relative standard error; all of that in
+    `seconds`."""
 
     producers: int
     rate: float
     error: float
     starvation: float
     used: float
+    capacity: float = 0.0
+    capacity_error: float = 0.0
+    seconds: float = 1.0
+
+    @property
+    def waits(self) -> bool:
+        """True if steps wait, so that more producers may gain."""
+        return self.starvation > STARVING
+
+    @property
+    def enough(self) -> int:
+        """The producers that would make as much if they always had room."""
+        return math.ceil(self.producers * self.used * SPARE)
+
+    @property
+    def spares(self) -> bool:
+        """True if the producers are more than enough."""
+        return self.enough <= self.producers - _gap(self.producers, self.error)
+
+    def makes_more(self, than: TrainingWindow) -> bool:
+        """Return True if these producers could make more than fewer others: more likely in
+        proportion to their number than no more."""
+        if not (self.capacity > 0 and than.capacity > 0):
+            return False
+        proportion = math.log(self.producers / than.producers)
+        return math.log(self.capacity / than.capacity) > max(TIE, proportion / 2)
 
     @property
     def held_up(self) -> bool:
         """True if steps wait while producers have no room: what is ready waits for a late batch."""
-        return self.starvation > STARVING and self.used < 1 - BLOCKED
+        return self.waits and self.used < 1 - BLOCKED
 
 
 class Comparison(NamedTuple):
@@ -50,7 +80,9 @@ class CountSearch:
     def __init__(self, count: int, *, tries: float = math.inf) -> None:
         self.count = self.wanted = count
         self._tries = tries
-        self.over = False
+        # A try beside a number that was found is short, and is kept for its rate only.
+        self._thorough = tries == math.inf
+        self.over = not tries
         self._rival: int | None = None  # number that is hard to tell from the kept one
         self._known: dict[int, list[TrainingWindow]] = {}
 
@@ -73,6 +105,10 @@ class CountSearch:
         self._go_on(most)
         return Comparison(before, after, better)
 
+    def end(self) -> None:
+        """End the search with what is known."""
+        self.wanted, self.over = self.count, True
+
     def of(self, count: int) -> TrainingWindow:
         """Return the mean of all windows with so many producers."""
         return mean(self._known[count])
@@ -91,17 +127,22 @@ class CountSearch:
         return abs(math.log(after.rate / before.rate) - least)
 
     def _is_better(self, before: TrainingWindow, after: TrainingWindow) -> bool | None:
-        """Return True if a number is to be kept instead of that before, None to look again."""
-        gain, error = math.log(after.rate / before.rate), math.hypot(before.error, after.error)
-        # what is not clear at the end is a tie
-        fewer, last = (
-            after.producers < before.producers,
-            len(self._known[after.producers]) >= MAX_ALTERNATIONS,
-        )
-        least = -TIE if fewer else TIE
-        if abs(gain - least) > CLEAR * error:
+        """Return True if a number is to be kept instead of that before, None to look again. What is
+        not clear in the end changes nothing."""
+        fewer = after.producers < before.producers
+        gain, least = math.log(after.rate / before.rate), -TIE if fewer else TIE
+        if abs(gain - least) > CLEAR * math.hypot(before.error, after.error):
             return gain > least
-        return gain - (0 if fewer else error) > least if last else None
+        if fewer and not after.waits:
+            return True  # no other number can gain
+        last = len(self._known[after.producers]) >= (MAX_ALTERNATIONS if self._thorough else 1)
+        # where steps wait for what more producers do make, more do not hurt
+        if self._thorough and fewer and after.waits and before.makes_more(after):
+            return False
+        may_gain = self._thorough and before.starvation > before.error
+        if not fewer and may_gain and after.makes_more(before) and (last or gain > 0):
+            return True
+        return False if last else None
 
     def _go_on(self, most: int) -> None:
         """Set the number that is to be measured next; the search is over if there is none."""
@@ -116,38 +157,50 @@ class CountSearch:
         above = min((n for n in known if n > count), default=None)
         below = max((n for n in known if n < count), default=0)
         fewer = self._fewer(now, below)
-        if now.starvation <= STARVING:
+        if not now.waits:
             return fewer
         if above is None:
             growth = min(MAX_GROWTH, SPARE / max(1e-9, 1 - now.starvation))
             grown = min(most, max(count + 1, math.ceil(count * growth)))
             return grown if grown > count else fewer
-        more = _middle(count, above)
+        more = _middle(count, above, error=now.error)
         falls = self.of(above).rate < now.rate * (1 - TIE)
         return (fewer or more) if falls else (more or fewer)
 
     def _fewer(self, now: TrainingWindow, below: int) -> int | None:
-        """Return a number below that of `now` which may be as fast."""
-        enough = max(below + 1, math.ceil(now.producers * now.used * SPARE))
-        if enough < now.producers - _gap(now.producers) + 1:
-            return enough
-        return _middle(below, now.producers) if now.starvation > STARVING else None
+        """Return a number below that of `now` which may be as fast; so many `below` are not."""
+        if now.enough > below and now.spares:
+            return now.enough
+        if not (now.waits or now.spares):
+            return None
+        if below:  # no producer is faster beside more others
+            below = max(below, math.ceil(below * now.rate * (1 - TIE) / self.of(below).rate) - 1)
+        return _middle(below, now.producers, error=now.error)
 
 
 def mean(windows: Sequence[TrainingWindow]) -> TrainingWindow:
-    """Return the mean of windows with one number of producers, weighted alike."""
-    number = len(windows)
+    """Return the mean of all windows with one number of producers, weighted by their time."""
+    seconds = sum(one.seconds for one in windows)
+    shares = [one.seconds / seconds for one in windows]
     columns = list(zip(*windows, strict=True))
-    rate, starvation, used = (sum(columns[i]) / number for i in (1, 3, 4))
-    error = math.sqrt(sum(one.error**2 for one in windows)) / number
-    return TrainingWindow(windows[0].producers, rate, error, starvation, used)
+    rate, error, starvation, used, capacity, capacity_error = columns[1:-1]
+    return TrainingWindow(
+        windows[0].producers,
+        sum(map(operator.mul, shares, rate)),
+        math.hypot(*map(operator.mul, shares, error)),
+        sum(map(operator.mul, shares, starvation)),
+        sum(map(operator.mul, shares, used)),
+        sum(map(operator.mul, shares, capacity)),
+        math.hypot(*map(operator.mul, shares, capacity_error)),
+        seconds,
+    )
 
 
-def _gap(count: int) -> int:
-    """Return the difference of two numbers that need not be told apart."""
-    return max(1, count // 8)
+def _gap(count: int, error: float) -> int:
+    """Return the difference of two numbers that need not be told apart, or cannot."""
+    return max(1, int(count * max(NEAR, error)))
 
 
-def _middle(low: int, high: int) -> int | None:
+def _middle(low: int, high: int, *, error: float) -> int | None:
     """Return a number between two, or None where they are near."""
-    return (low + high + 1) // 2 if high - low > _gap(low) else None
+    return (low + high + 1) // 2 if high - low > _gap(low, error) else None

@@ -34,12 +34,12 @@ class ProducerLimits:
         self._options = options
         self._looked_s = self._pressed_s = -math.inf
         self._system = (1, "")
-        self._refused = math.inf
+        self._started, self._refused_s = 0, -math.inf
         self._pressed_at = 0
 
     def refuse(self, count: int) -> None:
-        """Note that the system could not start so many."""
-        self._refused = count
+        """Note that the system could not start more than `count`, for now."""
+        self._started, self._refused_s = count, time.monotonic()
 
     def most(self, now: Snapshot, count: int) -> tuple[int, str]:
         """Return the most producers that there may be, now that there are `count`, and what allows
@@ -50,7 +50,9 @@ class ProducerLimits:
             self._system = self._fits(count)
             if memory_is_short():
                 self._pressed_s, self._pressed_at = now_s, max(1, count - max(1, count // 4))
-        found: list[tuple[float, str]] = [self._system, (self._refused - 1, "the system")]
+        found: list[tuple[float, str]] = [self._system]
+        if now_s - self._refused_s < CALM_S:
+            found.append((self._started, "the system"))
         if now_s - self._pressed_s < CALM_S:
             found.append((self._pressed_at, "the pressure on the memory"))
         if now.consumed.batches:

@@ -13,7 +13,7 @@ from fastfeed.core.stats import Decision, Snapshot
 from fastfeed.core.status import INPUT, MAKING, STARTING
 from fastfeed.errors import FeedError
 from fastfeed.options import Auto, FeedOptions
-from fastfeed.tune.count_tuner import MAX_HISTORY, CountTuner
+from fastfeed.tune.count_tuner import CountTuner
 from fastfeed.tune.limits import ProducerLimits
 
 LOG = logging.getLogger("fastfeed")
@@ -45,8 +45,13 @@ class TuningThread:
         self.knob = knob
         self._feed: weakref.ref[Any] | None = None
         self._limits = ProducerLimits(knob, stream.options)
-        self._tuner = self._new_tuner(stream)
-        self._past = past  # decisions of earlier feeds, and threads
+        count, options = count_of(stream.options, knob), stream.options
+        each = options.threads if knob == "processes" else 1  # producers of one
+        others = options.parallel - each * count
+        self._tuner = CountTuner(
+            knob, count, limits=self._limits.most, producers=lambda n: others + each * n
+        )
+        self._past = past  # decisions of earlier threads
         self._begin_s = time.perf_counter() - (past[-1].seconds if past else 0.0)
         self._changed_s = -START_LIMIT_S
         self._proposed = False
@@ -83,10 +88,6 @@ class TuningThread:
         """What was decided, oldest first."""
         return (*self._past, *self._tuner.history)
 
-    def _new_tuner(self, stream: TunedStream) -> CountTuner:
-        count = count_of(stream.options, self.knob)
-        return CountTuner(self.knob, count, limits=self._limits.most)
-
     def _run(self) -> None:
         try:
             while not self._over.wait(SEARCH_POLL_S if self._tuner.searches else STEADY_POLL_S):
@@ -107,24 +108,23 @@ class TuningThread:
         if feed is None or feed.error is not None:
             return
         if self._feed is None or self._feed() is not feed:
-            if self._feed is not None:  # its counters begin at 0
-                self._past, self._tuner = self.history[-MAX_HISTORY:], self._new_tuner(stream)
+            self._tuner.begin_feed()
             self._feed = weakref.ref(feed)
         now_s = time.perf_counter() - self._begin_s
-        if now_s < self._changed_s + START_LIMIT_S:
+        measures = now_s >= self._changed_s + START_LIMIT_S
+        if not measures:  # a new producer cannot show yet what it gains
             begins = (STARTING, MAKING, INPUT)
             made = [one.counters.batches for one in feed.status().producers if one.state in begins]
-            if 0 in made:
-                return  # a new producer cannot show yet what it gains
-            self._changed_s = -START_LIMIT_S
-        wanted = self._tuner.look(stream.snapshot(), now_s)
+            if measures := 0 not in made:
+                self._changed_s = -START_LIMIT_S
+        wanted = self._tuner.look(stream.snapshot(), now_s, measures=measures)
         if wanted != count_of(stream.options, self.knob):
             self._changed_s = now_s
             try:
                 stream.resize({self.knob: Auto(wanted)})
             except FeedError as error:  # the feed ends, or the system has no room
                 LOG.info("%s=%d: %s", self.knob, wanted, error)
-                self._limits.refuse(wanted)
+                self._limits.refuse(count_of(stream.options, self.knob))
         self._searches = self._tuner.searches
         held_up = "" if self._proposed or stream.options.order != "kept" else self._tuner.held_up
         if held_up:

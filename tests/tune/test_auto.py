@@ -38,7 +38,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers that the tuner decides for, one with each look."""
     numbers: list[int] = []
 
-    def look(self: Any, now: Snapshot, now_s: float) -> int:
+    def look(self: Any, now: Snapshot, now_s: float, **_: Any) -> int:
         self._now_s, before = now_s, self._search.wanted
         if self._begin_s is None:
             self._begin_s = now_s

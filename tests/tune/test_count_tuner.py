@@ -41,8 +41,8 @@ def test_the_best_number_is_found_in_20_seconds(rate: Curve, step_s: float) -> N
 
 
 def test_batches_that_come_late_are_seen() -> None:
-    training = SimulatedTraining(waiting(0.02), step_s=0.005)
-    training.late_every, training.late_s = 50, 0.15
+    training = SimulatedTraining(waiting(0.02), step_s=0.005, most=16)
+    training.slow, training.slow_s = 0.02, 1.0
     training.run(60)
     assert training.held_up.startswith("steps wait for "), training.history
 
@@ -64,7 +64,7 @@ def test_fewer_do_as_well() -> None:
 def test_it_is_never_slower_than_one_producer(batch_s: float, step_s: float, cores: int) -> None:
     rate = on_cores(batch_s, cores)
     training = SimulatedTraining(rate, step_s=step_s)
-    training.run(20)
+    training.run(20 + 60 * batch_s)
     assert training.run(20) >= 0.97 * min(1 / step_s, rate(1)), training.history
     assert training.run(10) >= 0.9 * training.best, training.history
 
@@ -125,3 +125,46 @@ def test_no_more_than_is_allowed() -> None:
     training.run(30)
     assert training.count == 4
     assert max(count for _, count in training.changes[-3:]) >= training.count
+
+
+@pytest.mark.parametrize("at_s", [0.5, 1.3, 1.6])
+def test_a_pause_during_the_search(at_s: float) -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.005)
+    training.run(at_s)
+    training.paused_until_s = at_s + 5
+    training.run(20 - at_s)
+    assert training.run(20) >= 0.95 * training.best, training.history
+
+
+def test_epochs_with_evaluations() -> None:
+    training = SimulatedTraining(waiting(0.4), step_s=0.05)
+    steps = 0.0
+    for epoch in range(30):
+        training.paused_until_s = training.now_s + 5
+        rate = training.run(8)
+        steps += rate * 8 * (epoch >= 10)
+    assert steps >= 0.95 * 20 * 3 * training.best, training.history
+
+
+@pytest.mark.parametrize("batch_s", [0.05, 0.2])
+def test_loops_that_are_left_early(batch_s: float) -> None:
+    training = SimulatedTraining(waiting(batch_s), step_s=batch_s / 10)
+    for _ in range(20):
+        training.run(2.5)
+        training.begin_feed()
+    assert training.run(2.5) >= 0.85 * training.best, training.history  # its first batch included
+    assert training.changes[-1][0] < 20
+
+
+def test_producers_that_become_cheaper() -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.01)
+    training.run(60)
+    training.rate = waiting(0.005)
+    training.run(20)
+    assert training.count == 1, training.history
+
+
+def test_a_runner_that_waits_for_its_user_is_left_alone() -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=3600.0)
+    training.run(3000)
+    assert training.count == 1

@@ -38,11 +38,46 @@ def free_memory_nbytes(root: Path = ROOT, own: str | None = None) -> int:
     """
     free = int(psutil.virtual_memory().available)
     for folder in memory_groups(root, own):
-        limit = _number(folder, "memory.max", "memory.limit_in_bytes")
-        used = _number(folder, "memory.current", "memory.usage_in_bytes")
-        if limit is not None and used is not None and limit < UNLIMITED:
-            free = min(free, limit - used)
+        limits = [
+            _number(folder, "memory.max", "memory.limit_in_bytes"),
+            _number(folder, "memory.high"),
+        ]
+        bound = min((limit for limit in limits if limit is not None), default=UNLIMITED)
+        used = used_memory_nbytes(folder)
+        if bound < UNLIMITED and used is not None:
+            free = min(free, bound - used)
     return max(free, MIN_FREE_NBYTES)
+
+
+def used_memory_nbytes(folder: Path) -> int | None:
+    """Return the bytes that a control group uses, without the pages of files that the kernel drops
+    first; None if unknown."""
+    used = _number(folder, "memory.current", "memory.usage_in_bytes")
+    names = "total_inactive_file", "inactive_file"  # version 1 has both: the first one is for all
+    text = _text(folder / "memory.stat")
+    found = [re.search(rf"^{name} (\d+)$", text, re.MULTILINE) for name in names]
+    dropped = next((int(one[1]) for one in found if one), 0)
+    return None if used is None else max(0, used - dropped)
+
+
+def nearly_full(share: float, root: Path = ROOT, *, own: str | None = None) -> bool:
+    """Return True if less than a `share` is left up to memory.high of a control group."""
+    for folder in memory_groups(root, own):
+        high, used = _number(folder, "memory.high"), used_memory_nbytes(folder)
+        if high is not None and used is not None and used > high * (1 - share):
+            return True
+    return False
+
+
+def memory_stalls_s(root: Path = ROOT, own: str | None = None) -> float | None:
+    """Return the seconds so far in which some task of this control group waited for memory, or of
+    the machine where the group does not say; None if neither does."""
+    files = [folder / "memory.pressure" for folder in memory_groups(root, own)]
+    for file in (*files, Path("/proc/pressure/memory")):
+        found = re.search(r"^some .*total=(\d+)", _text(file), re.MULTILINE)
+        if found:
+            return int(found[1]) / 1e6
+    return None
 
 
 def cores() -> int:

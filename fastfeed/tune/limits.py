@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-import re
 import time
+from collections import deque
 
 from fastfeed.core.machine import (
     cores,
-    memory_groups,
+    memory_stalls_s,
+    nearly_full,
     threads_that_fit,
     workers_that_fit,
 )
 from fastfeed.core.stats import Snapshot
 from fastfeed.options import FeedOptions
-from fastfeed.probes.procfs import text_of
 from fastfeed.ring.layout import slot_nbytes
 
 SYSTEM_POLL_S = 1.0  # between two looks at the system
-# Share of the last ten seconds in which some task of the machine, or of the control group, waited
-# for memory, from which producers leave. systemd-oomd kills at 60 %.
+# Share of the last second in which some task of the control group, or of the machine, waited for
+# memory, from which producers leave. systemd-oomd kills at 60 %.
 PRESSED = 0.1
 NEARLY_FULL = 0.05  # of the memory of the control group is left
+LATELY_S = 60.0  # whose work says how much of a core a producer uses
 LARGE = 2  # times the mean: a batch that has room, too
 CALM_S = 30.0  # without pressure, after which producers may come back
 
@@ -33,9 +34,11 @@ class ProducerLimits:
         self._knob = knob
         self._options = options
         self._looked_s = self._pressed_s = -math.inf
+        self._stalls_s = math.inf  # until the last look
         self._system = (1, "")
         self._started, self._refused_s = 0, -math.inf
         self._pressed_at = 0
+        self._work: deque[tuple[float, float]] = deque(maxlen=int(LATELY_S / SYSTEM_POLL_S))
 
     def refuse(self, count: int) -> None:
         """Note that the system could not start more than `count`, for now."""
@@ -44,13 +47,11 @@ class ProducerLimits:
     def most(self, now: Snapshot, count: int) -> tuple[int, str]:
         """Return the most producers that there may be, now that there are `count`, and what allows
         no more."""
-        now_s = time.monotonic()
+        now_s, found = time.monotonic(), list[tuple[float, str]]()
         if now_s - self._looked_s >= SYSTEM_POLL_S:
+            self._look(now, count, since_s=now_s - self._looked_s)
             self._looked_s = now_s
-            self._system = self._fits(count)
-            if memory_is_short():
-                self._pressed_s, self._pressed_at = now_s, max(1, count - max(1, count // 4))
-        found: list[tuple[float, str]] = [self._system]
+        found.append(self._system)
         if now_s - self._refused_s < CALM_S:
             found.append((self._started, "the system"))
         if now_s - self._pressed_s < CALM_S:
@@ -58,13 +59,34 @@ class ProducerLimits:
         if now.consumed.batches:
             each = now.consumed.nbytes // now.consumed.batches
             found.append((most_in_memory(self._options, each, knob=self._knob), "memory="))
-        made = now.produced
-        if made.busy_s > 0 and made.cpu_s > 0 and self._knob != "producers":
-            used = min(1.0, made.cpu_s / made.busy_s)  # of a core, by each
+        used = self._core_share()
+        if used and self._knob != "producers":
             # no more are tried; more that were found to gain wait longer than was known, and stay
             found.append((max(count, math.ceil(cores() / used)), "the number of cores"))
         most, why = min(found)
         return max(1, int(most)), why
+
+    def _look(self, now: Snapshot, count: int, *, since_s: float) -> None:
+        """Look at the system, and at the work of the producers."""
+        self._system = self._fits(count)
+        stalls_s = memory_stalls_s() or 0.0
+        pressed = stalls_s - self._stalls_s > PRESSED * since_s
+        self._stalls_s = stalls_s
+        if pressed or nearly_full(NEARLY_FULL):
+            self._pressed_s, self._pressed_at = time.monotonic(), max(1, count - max(1, count // 4))
+        work = (now.produced.cpu_s, now.produced.busy_s)
+        if self._work and work[1] < self._work[-1][1]:
+            self._work.clear()  # another feed
+        self._work.append(work)
+
+    def _core_share(self) -> float:
+        """Return how much of a core a producer that works has used lately; 0 if unknown."""
+        if not self._work:
+            return 0.0
+        (cpu_s, busy_s), (now_cpu_s, now_busy_s) = self._work[0], self._work[-1]
+        if now_busy_s == busy_s:  # all of it, at first
+            cpu_s = busy_s = 0.0
+        return min(1.0, (now_cpu_s - cpu_s) / (now_busy_s - busy_s)) if now_busy_s else 0.0
 
     def _fits(self, count: int) -> tuple[int, str]:
         if self._knob == "threads":
@@ -85,16 +107,3 @@ def most_in_memory(options: FeedOptions, nbytes: int, *, knob: str) -> int:
     slot = slot_nbytes(LARGE * nbytes)
     room = min(share.budget * options.workers // (share.min_slots * slot) for share in shares)
     return room - (options.processes if knob == "producers" else 0)
-
-
-def memory_is_short() -> bool:
-    """Return True if tasks of this machine or control group wait for memory, or nearly all of it is
-    in use."""
-    texts = [text_of("/proc/pressure/memory"), text_of("/sys/fs/cgroup/memory.pressure")]
-    shares = [re.search(r"^some avg10=([\d.]+)", text) for text in texts]
-    if any(float(found[1]) / 100 > PRESSED for found in shares if found):
-        return True
-    highs = [text_of(f"{folder}/memory.high").strip() for folder in memory_groups()]
-    used = [text_of(f"{folder}/memory.current").strip() for folder in memory_groups()]
-    pairs = [(int(a), int(b)) for a, b in zip(highs, used, strict=True) if a.isdigit() and b]
-    return any(current > high * (1 - NEARLY_FULL) for high, current in pairs)

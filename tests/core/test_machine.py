@@ -198,3 +198,35 @@ def test_tasks_that_run_are_not_counted_twice(
     assert machine_limits.threads_that_fit(1) == (8, why)
     assert machine_limits.threads_that_fit(1, 10) == (18, why)
     assert machine_limits.workers_that_fit(10) == (18, why)
+
+
+@pytest.mark.parametrize(
+    ("kind", "root", "own", "stat"),
+    [
+        (V2, "", "0::/job\n", "anon 1\ninactive_file {}\n"),
+        (V1, "memory", "4:memory:/job\n", "inactive_file 7\ntotal_inactive_file {}\n"),
+    ],
+)
+def test_pages_of_files_are_no_used_memory(
+    tmp_path: Path, kind: dict[str, str], root: str, own: str, stat: str
+) -> None:
+    job = group(tmp_path / root / "job", kind, 8 * GB, 8 * GB)
+    (job / "memory.stat").write_text(stat.format(6 * GB))
+    assert free_memory_nbytes(tmp_path, own) == 6 * GB
+
+
+def test_memory_up_to_the_soft_limit_is_free(tmp_path: Path) -> None:
+    job = group(tmp_path / "job", V2, "max", 4 * GB)
+    (job / "memory.high").write_text(f"{5 * GB}\n")
+    assert free_memory_nbytes(tmp_path, "0::/job\n") == GB
+    assert machine_limits.nearly_full(0.25, tmp_path, own="0::/job\n")
+    assert not machine_limits.nearly_full(0.05, tmp_path, own="0::/job\n")
+
+
+def test_stalls_are_those_of_the_own_group(tmp_path: Path) -> None:
+    job = group(tmp_path / "job", V2, "max", 4 * GB)
+    text = "some avg10=12.30 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 total=1\n"
+    (tmp_path / "memory.pressure").write_text(text.format(9_000_000))
+    assert machine_limits.memory_stalls_s(tmp_path, "0::/job\n") == 9.0
+    (job / "memory.pressure").write_text(text.format(2_500_000))
+    assert machine_limits.memory_stalls_s(tmp_path, "0::/job\n") == 2.5

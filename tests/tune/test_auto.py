@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -367,40 +368,69 @@ def test_each_worker_has_room_for_its_slots(
     assert not fit(max(1, most + 2))  # a byte may be missing
 
 
-def test_producers_leave_under_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
-    with FeedRunner(RECORDS, batch_size=10, threads=1) as runner:
-        now = snapshot_of(runner)
-        limit = ProducerLimits("processes", FeedOptions(processes=8, memory="1GB"))
-        monkeypatch.setattr(limits, "cores", lambda: 1000)
-        monkeypatch.setattr(limits, "memory_is_short", lambda: False)
-        assert limit.most(now, 8)[0] > 8
-        monkeypatch.setattr(limits, "memory_is_short", lambda: True)
-        monkeypatch.setattr(limits, "SYSTEM_POLL_S", 0.0)
-        assert limit.most(now, 8) == (6, "the pressure on the memory")
-        assert limit.most(now, 6) == (5, "the pressure on the memory")
-        assert limit.most(now, 1) == (1, "the pressure on the memory")
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the limits, and the seconds of stalls for memory."""
+    found = Clock()
+    monkeypatch.setattr(limits, "time", found)
+    monkeypatch.setattr(limits, "memory_stalls_s", lambda: found.stalls_s)
+    monkeypatch.setattr(limits, "nearly_full", lambda share: found.full)
+    monkeypatch.setattr(limits, "cores", lambda: 1000)
+    return found
 
 
-PRESSED = "some avg10=12.30 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00\n"
+class Clock:
+    def __init__(self) -> None:
+        self.now_s, self.stalls_s, self.full = 1000.0, 500.0, False
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def go_on(self, seconds: float, *, stalls_s: float = 0.0) -> None:
+        self.now_s += seconds
+        self.stalls_s += stalls_s
 
 
-@pytest.mark.parametrize(
-    ("files", "short"),
-    [
-        ({}, False),
-        ({"/proc/pressure/memory": PRESSED}, True),
-        ({"/proc/pressure/memory": PRESSED.replace("12.30", "2.30")}, False),
-        ({"/g/memory.high": "1000\n", "/g/memory.current": "960\n"}, True),
-        ({"/g/memory.high": "1000\n", "/g/memory.current": "900\n"}, False),
-        ({"/g/memory.high": "max\n", "/g/memory.current": "900\n"}, False),
-    ],
-)
-def test_memory_that_runs_short(
-    monkeypatch: pytest.MonkeyPatch, files: dict[str, str], short: bool
+WORK = Snapshot(9.0, StageRow(), StageRow(batches=9, nbytes=90), 0, 0, ())
+
+
+def test_producers_leave_under_pressure(clock: Clock) -> None:
+    limit = ProducerLimits("processes", FeedOptions(processes=8, memory="1GB"))
+    assert limit.most(WORK, 8)[0] > 8
+    clock.go_on(1.0, stalls_s=0.2)
+    assert limit.most(WORK, 8) == (6, "the pressure on the memory")
+    clock.go_on(1.0, stalls_s=0.2)
+    assert limit.most(WORK, 6) == (5, "the pressure on the memory")
+    clock.go_on(1.0, stalls_s=0.05)  # it is over at once
+    assert limit.most(WORK, 5) == (5, "the pressure on the memory")
+    clock.go_on(29.5)
+    assert limit.most(WORK, 5)[0] > 8
+    clock.full = True
+    clock.go_on(1.0)
+    assert limit.most(WORK, 1) == (1, "the pressure on the memory")
+
+
+def test_the_last_minute_says_what_a_producer_uses(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "text_of", lambda path: files.get(path, ""))
-    monkeypatch.setattr(limits, "memory_groups", lambda: ["/g"])
-    assert limits.memory_is_short() is short
+    monkeypatch.setattr(limits, "cores", lambda: 4)
+    limit = ProducerLimits("threads", FeedOptions(memory="1GB"))
+    for second in range(300):  # work for the cores, and then waits
+        cpu_s, busy_s = 4.0 * min(second, 150), 4.0 * second
+        made = StageRow(cpu_s=cpu_s, read_s=busy_s)
+        clock.go_on(1.0)
+        most, why = limit.most(replace(WORK, produced=made), 4)
+        if 1 < second < 150:
+            assert (most, why) == (4, "the number of cores")
+    assert most > 100
+
+
+def test_a_refusal_is_forgotten(clock: Clock) -> None:
+    limit = ProducerLimits("threads", FeedOptions(memory="1GB"))
+    limit.refuse(3)
+    assert limit.most(WORK, 3) == (3, "the system")
+    clock.go_on(31.0)
+    assert limit.most(WORK, 3)[0] > 3
 
 
 def test_what_the_system_refuses_is_not_tried_again(

@@ -49,12 +49,13 @@ class TrainingWindow(NamedTuple):
         return self.enough <= self.producers - _gap(self.producers, self.error)
 
     def makes_more(self, than: TrainingWindow) -> bool:
-        """Return True if these producers could make more than fewer others: more likely in
-        proportion to their number than no more."""
+        """Return True if these producers may make more than fewer others, half as many more at
+        least as in proportion to their number."""
         if not (self.capacity > 0 and than.capacity > 0):
             return False
+        error = math.hypot(self.capacity_error, than.capacity_error)
         proportion = math.log(self.producers / than.producers)
-        return math.log(self.capacity / than.capacity) > max(TIE, proportion / 2)
+        return math.log(self.capacity / than.capacity) + error > max(TIE, proportion / 2)
 
     @property
     def held_up(self) -> bool:

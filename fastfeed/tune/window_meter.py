@@ -135,13 +135,15 @@ class WindowMeter:
             return None
         window, made = self._window(), sum(one.made for one in self._gaps)
         # a window in which no batch is late looks certain
-        likely = max(window.error, self._spread.error(window.capacity_error, made))
+        spread = self._spread.error(window.capacity_error, made)
+        likely = max(window.error, spread)
         known = likely <= SMALL_ERROR or seconds >= NOISY_WINDOW_S
         if not known and not decides(window._replace(error=likely)):
             return None
         self._spread.add(window.capacity_error, made)
         self._gaps = []
-        return window._replace(error=likely) if window.waits else window
+        error = likely if window.waits else window.error
+        return window._replace(error=error, capacity_error=max(spread, window.capacity_error))
 
     def _window(self) -> TrainingWindow:
         gaps, producers = self._gaps, self._producers(self._count)

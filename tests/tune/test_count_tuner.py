@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastfeed.tune.count_tuner import NOTHING_YET, CountTuner
 from tests.tune.simulated import Curve, SimulatedTraining
 
 
@@ -168,3 +170,60 @@ def test_a_runner_that_waits_for_its_user_is_left_alone() -> None:
     training = SimulatedTraining(waiting(0.05), step_s=3600.0)
     training.run(3000)
     assert training.count == 1
+
+
+def changes(training: SimulatedTraining, begin_s: float) -> int:
+    return sum(at_s > begin_s for at_s, _ in training.changes)
+
+
+def test_a_limit_that_ends_gives_the_number_back() -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.005)
+    training.run(30)
+    found, training.most = training.count, 4
+    training.run(10)
+    assert training.count == 4
+    training.most = 64
+    training.run(40)
+    assert training.count == found
+    assert training.history[-1] == f"threads 4 -> {found}: the test allows it again"
+
+
+def test_a_limit_that_comes_and_goes() -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.005)
+    training.run(60)
+    for second in range(0, 600, 5):
+        training.most = 64 if second % 10 else 4
+        training.run(5)
+    assert changes(training, 60) <= 14
+
+
+def test_a_limit_counts_while_producers_start() -> None:
+    tuner = CountTuner("threads", 8, limits=lambda *_: (3, "the test"))
+    assert tuner.look(NOTHING_YET, 1.0, measures=False) == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_heavy_tail(seed: int) -> None:
+    training = SimulatedTraining(waiting(0.01), step_s=0.005, seed=seed)
+    training.slow, training.slow_s = 0.02, 0.49
+    training.run(40)
+    assert training.run(300) >= 0.95 * 200, training.history  # the best fixed number has 200
+    assert changes(training, 40) <= 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_that_differ(seed: int) -> None:
+    training = SimulatedTraining(on_cores(0.06, 2), step_s=0.01, seed=seed)
+    training.noise = 0.7
+    training.run(60)
+    assert training.run(600) >= 0.85 * 2 / 0.06 / math.exp(0.7**2 / 2)
+    assert changes(training, 60) <= 10
+
+
+@pytest.mark.parametrize("period_s", [4, 6, 15])
+def test_a_step_that_alternates(period_s: int) -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.01)
+    for turn in range(600 // period_s):
+        training.step_s = 0.005 if turn % 2 else 0.01
+        training.run(period_s)
+    assert changes(training, 60) <= 14

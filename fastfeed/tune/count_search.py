@@ -82,7 +82,7 @@ class CountSearch:
         self.count = self.wanted = count
         self._tries = tries
         # A try beside a number that was found is short, and is kept for its rate only.
-        self._thorough = tries == math.inf
+        self.thorough = tries == math.inf
         self.over = not tries
         self._rival: int | None = None  # number that is hard to tell from the kept one
         self._known: dict[int, list[TrainingWindow]] = {}
@@ -136,11 +136,11 @@ class CountSearch:
             return gain > least
         if fewer and not after.waits:
             return True  # no other number can gain
-        last = len(self._known[after.producers]) >= (MAX_ALTERNATIONS if self._thorough else 1)
+        last = len(self._known[after.producers]) >= (MAX_ALTERNATIONS if self.thorough else 1)
         # where steps wait for what more producers do make, more do not hurt
-        if self._thorough and fewer and after.waits and before.makes_more(after):
+        if self.thorough and fewer and after.waits and before.makes_more(after):
             return False
-        may_gain = self._thorough and before.starvation > before.error
+        may_gain = self.thorough and before.starvation > before.error
         if not fewer and may_gain and after.makes_more(before) and (last or gain > 0):
             return True
         return False if last else None

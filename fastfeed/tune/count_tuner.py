@@ -12,10 +12,11 @@ from fastfeed.tune.window_meter import WindowMeter
 WATCH_WINDOW_S = 2.0
 CHANGED = 0.15  # relative change of the rate, or change of the starvation, of another training
 SEARCH_AGAIN_S = 60.0  # before another number is tried while steps wait; doubled if in vain
-CHANGES_AT_ONCE = 3.0  # of a number that was found; then one in CHANGE_S, doubled if in vain
+CHANGES_AT_ONCE = 2.0  # of a number that was found; then one in CHANGE_S, doubled if in vain
 FIRST_CHANGES = 16  # after which the first search ends with what it knows
 HELD_S = 30.0  # for which a limit that was too low counts as what it was
-CHANGE_S, LONGEST_CHANGE_S = 60.0, 1920.0
+MOST_OWED = 2.0  # by a search that goes on
+CHANGE_S, LONGEST_CHANGE_S = 60.0, 480.0
 MAX_HISTORY = 200  # decisions that are remembered
 NOTHING_YET = Snapshot(0.0, StageRow(), StageRow(), 0, 0, ())
 FIRST_S = 2.0  # without a batch, after which producers are doubled
@@ -36,7 +37,7 @@ class ChangeBudget:
     @property
     def is_over(self) -> bool:
         """True if a search is to end: it has made more changes than could be paid at once."""
-        return self._level <= -CHANGES_AT_ONCE
+        return self._level <= -MOST_OWED
 
     def spend(self, now_s: float) -> None:
         """Count a change; a search that has begun may owe some."""
@@ -160,7 +161,7 @@ class CountTuner:
         count = self._search.wanted
         if self._search.over:
             self._meter.begin(count, self._now)
-            if self._begun_with is not None:
+            if self._begun_with is not None and self._search.thorough:
                 self._budget.note(gained=count != self._begun_with)
             self._begun_with = count
             self._unlimited = self._unlimited if count == most else 0

@@ -12,7 +12,7 @@ from fastfeed.core.stats import Snapshot
 from fastfeed.tune.count_search import BLOCKED, TrainingWindow
 
 LEAST_WINDOW_S, LONG_WINDOW_S = 0.7, 4.0
-NOISY_WINDOW_S, SMALL_ERROR = 2.5, 0.02  # a window goes on until its rate is known so well
+NOISY_WINDOW_S, SMALL_ERROR = 2.5, 0.01  # a window goes on until its rate is known so well
 MIN_BATCHES, FEW_BATCHES = 12, 3  # of a window, and of one that takes long
 MAX_SETTLING_S = 3.0  # longest wait for the end of batches that were made before a change,
 SETTLING_BATCHES = 2.0  # beside the time of so many of a producer's

@@ -227,3 +227,11 @@ def test_a_step_that_alternates(period_s: int) -> None:
         training.step_s = 0.005 if turn % 2 else 0.01
         training.run(period_s)
     assert changes(training, 60) <= 14
+
+
+def test_a_long_steady_training_still_follows_a_change() -> None:
+    training = SimulatedTraining(on_cores(0.03, 2), step_s=0.01)
+    training.run(3000)
+    training.rate = waiting(0.05)
+    training.run(20)
+    assert training.run(20) >= 0.95 * training.best, training.history

@@ -84,12 +84,26 @@ def _is_read(case: PatchCase, file: SourceFile, *, call: ast.Call) -> bool:
     name, or those that hardly anything but a loader has."""
     names, nodes, others = _held_by(file, call), _nodes(case), _of_others(case, call)
     methods = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    others |= {f"{name}.{one}" for name in _other_loaders(case, names) for one in OF_LOADERS}
     return any(
         last_of(path_of(node.value)) in names
         or (node.attr in OF_LOADERS - methods and path_of(node) not in others)
         for node in nodes
         if isinstance(node, ast.Attribute)
     )
+
+
+def _other_loaders(case: PatchCase, names: set[str]) -> set[str]:
+    """Return what holds other loaders than `names`, and is no parameter, which may be any."""
+    parameters = {node.arg for node in _nodes(case) if isinstance(node, ast.arg)}
+    held = {
+        name
+        for file in case.files.values()
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.Call) and called(node) == "DataLoader"
+        for name in bound([file.statement_of(node)])
+    }
+    return held - names - parameters
 
 
 def _of_others(case: PatchCase, call: ast.Call) -> set[str]:

@@ -137,6 +137,7 @@ def held(folder: Path, more: str) -> Script:
         "def log(seen):\n    print(len(seen.dataset))\n",
         "def log(seen):\n    print(seen[0].batch_sampler)\n",
         "print(trainer.loader.batch_size)\n",
+        "more = DataLoader(rest)\ndef log(more):\n    print(len(more.dataset))\n",
     ],
 )
 def test_a_loader_whose_attributes_another_name_reads_stays(tmp_path: Path, more: str) -> None:
@@ -174,6 +175,8 @@ class Part(torch.utils.data.dataset.Dataset):
         self.dataset.seen[i] = True
 
 print(args.dataset)
+more = DataLoader(rest)
+print(len(more.dataset))
 for p in model.parameters():
     p.data.zero_()
 """

@@ -116,23 +116,21 @@ class CountSearch:
 
     def decides(self, window: TrainingWindow) -> bool:
         """Return True if a window says enough, however well its rate is known: it is the first one,
-        or clearly better or worse."""
+        or clearly better, or fewer producers are clearly worse. That more are worse is a surprise
+        while steps wait, and takes a whole window."""
         if window.producers == self.count:
             return self._rival is None
         before = self.of(self.count)
-        return self._margin(before, window) > CLEAR * math.hypot(before.error, window.error)
-
-    def _margin(self, before: TrainingWindow, after: TrainingWindow) -> float:
-        """Return how far a gain is from what decides, as a logarithm of rates."""
-        least = -TIE if after.producers < before.producers else TIE
-        return abs(math.log(after.rate / before.rate) - least)
+        gain, least = _gain(before, window)
+        surprises = window.producers > self.count and before.waits and gain < least
+        return not surprises and _is_clear(before, window)
 
     def _is_better(self, before: TrainingWindow, after: TrainingWindow) -> bool | None:
         """Return True if a number is to be kept instead of that before, None to look again. What is
         not clear in the end changes nothing."""
         fewer = after.producers < before.producers
-        gain, least = math.log(after.rate / before.rate), -TIE if fewer else TIE
-        if abs(gain - least) > CLEAR * math.hypot(before.error, after.error):
+        gain, least = _gain(before, after)
+        if _is_clear(before, after):
             return gain > least
         if fewer and not after.waits:
             return True  # no other number can gain
@@ -195,6 +193,17 @@ def mean(windows: Sequence[TrainingWindow]) -> TrainingWindow:
         math.hypot(*map(operator.mul, shares, capacity_error)),
         seconds,
     )
+
+
+def _gain(before: TrainingWindow, after: TrainingWindow) -> tuple[float, float]:
+    """Return the gain as a logarithm of rates, and the least that decides."""
+    fewer = after.producers < before.producers
+    return math.log(after.rate / before.rate), -TIE if fewer else TIE
+
+
+def _is_clear(before: TrainingWindow, after: TrainingWindow) -> bool:
+    gain, least = _gain(before, after)
+    return abs(gain - least) > CLEAR * math.hypot(before.error, after.error)
 
 
 def _gap(count: int, error: float) -> int:

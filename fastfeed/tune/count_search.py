@@ -136,10 +136,9 @@ class CountSearch:
             return True  # no other number can gain
         last = len(self._known[after.producers]) >= (MAX_ALTERNATIONS if self.thorough else 1)
         # where steps wait for what more producers do make, more do not hurt
-        if self.thorough and fewer and after.waits and before.makes_more(after):
+        if self.thorough and fewer and before.makes_more(after):
             return False
-        may_gain = self.thorough and before.starvation > before.error
-        if not fewer and may_gain and after.makes_more(before) and (last or gain > 0):
+        if self.thorough and not fewer and after.makes_more(before) and (last or gain > 0):
             return True
         return False if last else None
 

@@ -129,6 +129,15 @@ def test_a_number_of_the_users_ends_it(script: list[int], monkeypatch: pytest.Mo
     assert not tuners()
 
 
+def test_loops_that_are_left_early_keep_the_tuner(script: list[int]) -> None:
+    with FeedRunner(RECORDS, batch_size=10, threads="auto") as runner:
+        for number in (2, 3, 4):
+            next(iter(runner))
+            script += [number]
+            until(lambda number=number: runner.options.threads == number, "the decision")
+        assert [one.after for one in runner.tuning()] == [2, 3, 4]
+
+
 def test_a_forgotten_runner_keeps_no_tuner() -> None:
     runner = FeedRunner(RECORDS, batch_size=10, threads="auto")
     next(iter(runner))

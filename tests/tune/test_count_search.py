@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fastfeed.tune.count_search import CountSearch, TrainingWindow
+from fastfeed.tune.count_search import CountSearch, TrainingWindow, mean
 
 
 def searched(rates: dict[int, float], *, noise: float, seed: int, start: int = 1) -> CountSearch:
@@ -47,3 +47,21 @@ def test_what_is_decided_is_told() -> None:
     assert (found.before.rate, found.after.rate, found.kept) == (20.0, 80.0, True)
     assert search.over
     assert search.count == 4
+
+
+@pytest.mark.parametrize(("capacity", "kept"), [(16.0, 4), (4.2, 1)])
+def test_what_is_not_clear_depends_on_what_is_made(capacity: float, kept: int) -> None:
+    search = CountSearch(1)
+    while not search.over and search.wanted in (1, 4):
+        made = 4.0 if search.wanted == 1 else capacity
+        search.add(TrainingWindow(search.wanted, 20.0, 0.2, 0.75, 0.6, made, 0.05), most=4)
+    assert search.count == kept
+
+
+def test_long_windows_count_more() -> None:
+    short, long = (
+        TrainingWindow(2, rate, error, 0.5, 1.0, seconds=seconds)
+        for rate, error, seconds in ((10.0, 0.4, 1.0), (20.0, 0.0, 3.0))
+    )
+    found = mean([short, long])
+    assert (found.rate, found.error, found.seconds) == (17.5, pytest.approx(0.1), 4.0)

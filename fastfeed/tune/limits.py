@@ -35,7 +35,8 @@ class ProducerLimits:
         self._options = options
         self._looked_s = self._pressed_s = -math.inf
         self._stalls_s = math.inf  # until the last look
-        self._system = (1, "")
+        self._system, self._cores = (1, ""), 1
+        self._in_memory: float = math.inf
         self._started, self._refused_s = 0, -math.inf
         self._pressed_at = 0
         self._work: deque[tuple[float, float]] = deque(maxlen=int(LATELY_S / SYSTEM_POLL_S))
@@ -56,19 +57,20 @@ class ProducerLimits:
             found.append((self._started, "the system"))
         if now_s - self._pressed_s < CALM_S:
             found.append((self._pressed_at, "the pressure on the memory"))
-        if now.consumed.batches:
-            each = now.consumed.nbytes // now.consumed.batches
-            found.append((most_in_memory(self._options, each, knob=self._knob), "memory="))
+        found.append((self._in_memory, "memory="))
         used = self._core_share()
         if used and self._knob != "producers":
             # no more are tried; more that were found to gain wait longer than was known, and stay
-            found.append((max(count, math.ceil(cores() / used)), "the number of cores"))
+            found.append((max(count, math.ceil(self._cores / used)), "the number of cores"))
         most, why = min(found)
         return max(1, int(most)), why
 
     def _look(self, now: Snapshot, count: int, *, since_s: float) -> None:
         """Look at the system, and at the work of the producers."""
-        self._system = self._fits(count)
+        self._system, self._cores = self._fits(count), cores()
+        if now.consumed.batches:
+            each = now.consumed.nbytes // now.consumed.batches
+            self._in_memory = most_in_memory(self._options, each, knob=self._knob)
         stalls_s = memory_stalls_s() or 0.0
         pressed = stalls_s - self._stalls_s > PRESSED * since_s
         self._stalls_s = stalls_s

@@ -18,7 +18,7 @@ MAX_SETTLING_S = 3.0  # longest wait for the end of batches that were made befor
 SETTLING_BATCHES = 2.0  # beside the time of so many of a producer's
 ERROR_BLOCKS = 6  # of a window, from which the error of its rate is estimated
 LEAST_ERROR = 0.005  # of a rate: windows follow each other, and neighbours differ more
-SPREAD_MEMORY = 0.9  # weight of the earlier windows when another one is added
+LATELY = 0.9  # weight of the earlier windows when another one is added
 PAUSED = 10.0  # times the time of a step: no step, but a pause of the training
 OWN_TIMES = 15  # of steps that are remembered: a pause differs from most of them
 
@@ -54,8 +54,8 @@ class BatchSpread:
 
     def add(self, error: float, made: int) -> None:
         """Add a window of so many batches, with the error of their mean."""
-        self._squares = SPREAD_MEMORY * self._squares + (error * made) ** 2
-        self._weight = SPREAD_MEMORY * self._weight + made
+        self._squares = LATELY * self._squares + (error * made) ** 2
+        self._weight = LATELY * self._weight + made
 
 
 class WindowMeter:
@@ -70,6 +70,7 @@ class WindowMeter:
         self._settled = False
         self._settles_at, self._settles_s = 0, 0.0
         self._batch_s = 0.0  # of one producer
+        self._cut = (0.0, 0.0)  # batches of the training, and those of producers in them, lately
         self._spread = BatchSpread()
         self._own_s: deque[float] = deque(maxlen=OWN_TIMES)
         self._gaps: list[Gap] = []
@@ -133,7 +134,13 @@ class WindowMeter:
         least = FEW_BATCHES if seconds > LONG_WINDOW_S else MIN_BATCHES
         if seconds < self._seconds or steps < least:
             return None
-        window, made = self._window(), sum(one.made for one in self._gaps)
+        made, fell = sum(one.made for one in self._gaps), sum(one.fell for one in self._gaps)
+        if made < fell - self._producers(self._count):  # most of it was made before
+            self._gaps = []
+            return None
+        steps_before, made_before = self._cut
+        cut = (steps_before + steps, max(1.0, made_before + made + fell))
+        window = self._window(cut[0] / cut[1])
         # a window in which no batch is late looks certain
         spread = self._spread.error(window.capacity_error, made)
         likely = max(window.error, spread)
@@ -141,11 +148,12 @@ class WindowMeter:
         if not known and not decides(window._replace(error=likely)):
             return None
         self._spread.add(window.capacity_error, made)
+        self._cut = (LATELY * cut[0], LATELY * cut[1])
         self._gaps = []
         error = likely if window.waits else window.error
         return window._replace(error=error, capacity_error=max(spread, window.capacity_error))
 
-    def _window(self) -> TrainingWindow:
+    def _window(self, cut: float) -> TrainingWindow:
         gaps, producers = self._gaps, self._producers(self._count)
         seconds, steps, waited_s, busy_s, making_s, made, fell = (
             sum(one[i] for one in gaps) for i in range(len(Gap._fields))
@@ -156,7 +164,7 @@ class WindowMeter:
         noise = max(LEAST_ERROR, _error((one.steps, one.seconds, one.steps) for one in gaps))
         # what was made before it is used up at a rate that does not last, but for the last batches
         used_up = max(0, fell - producers)
-        lacks = max(0.0, 1 - made / (made + used_up) / used) if made and used_up else 0.0
+        lacks = max(0.0, 1 - made / (made + used_up) / used) if used_up else 0.0
         found = TrainingWindow(
             self._count,
             steps / seconds,
@@ -169,9 +177,8 @@ class WindowMeter:
         )
         # all that is made is used, if each is at work but for the batch that it is to finish
         starves = found.waits and used >= max(0.5, 1 - BLOCKED - self._batch_s / seconds)
-        if starves and found.capacity and made + fell > 0:
-            rate = found.capacity * steps / (made + fell)
-            return found._replace(rate=rate, error=known, used=1.0)
+        if starves and found.capacity > 0:
+            return found._replace(rate=found.capacity * cut, error=known, used=1.0)
         return found
 
 

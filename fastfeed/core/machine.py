@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import psutil
@@ -63,7 +64,8 @@ def used_memory_nbytes(folder: Path) -> int | None:
 def nearly_full(share: float, root: Path = ROOT, *, own: str | None = None) -> bool:
     """Return True if less than a `share` is left up to memory.high of a control group."""
     for folder in memory_groups(root, own):
-        high, used = _number(folder, "memory.high"), used_memory_nbytes(folder)
+        high = _number(folder, "memory.high")
+        used = used_memory_nbytes(folder) if high is not None else None
         if high is not None and used is not None and used > high * (1 - share):
             return True
     return False
@@ -170,8 +172,14 @@ def control_groups(kind: str, root: Path = ROOT, *, own: str | None = None) -> l
 
     The format is described in cgroups(7).
     """
+    known = _text(Path("/proc/self/cgroup")) if own is None else own
+    return [folder for folder in _groups_of(known, kind, root=root) if folder.is_dir()]
+
+
+@lru_cache(maxsize=32)
+def _groups_of(own: str, kind: str, *, root: Path) -> tuple[Path, ...]:
     folders: list[Path] = []
-    for line in (_text(Path("/proc/self/cgroup")) if own is None else own).splitlines():
+    for line in own.splitlines():
         _, kinds, path = line.split(":", 2)
         if kinds and kind not in kinds.split(","):
             continue
@@ -179,7 +187,7 @@ def control_groups(kind: str, root: Path = ROOT, *, own: str | None = None) -> l
             # Inside a container, the path is the host's and only the root is visible.
             steps = Path(path.lstrip("/"))
             folders += [base / part for part in (steps, *steps.parents)]
-    return [f for f in dict.fromkeys(folders) if f.is_dir()]
+    return tuple(dict.fromkeys(folders))
 
 
 def _text(file: Path) -> str:

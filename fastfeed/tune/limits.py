@@ -17,7 +17,8 @@ from fastfeed.core.stats import Snapshot
 from fastfeed.options import FeedOptions
 from fastfeed.ring.layout import slot_nbytes
 
-SYSTEM_POLL_S = 1.0  # between two looks at the system
+SYSTEM_POLL_S = 1.0  # between two looks at the system,
+ROOM_POLL_S = 10.0  # and at the room in it, while the number stays
 # Share of the last second in which some task of the control group, or of the machine, waited for
 # memory, from which producers leave. systemd-oomd kills at 60 %.
 PRESSED = 0.1
@@ -36,6 +37,7 @@ class ProducerLimits:
         self._looked_s = self._pressed_s = -math.inf
         self._stalls_s = math.inf  # until the last look
         self._system, self._cores = (1, ""), 1
+        self._counted, self._counted_s = 0, -math.inf  # the number at the last look at the room
         self._in_memory: float = math.inf
         self._started, self._refused_s = 0, -math.inf
         self._pressed_at = 0
@@ -67,7 +69,10 @@ class ProducerLimits:
 
     def _look(self, now: Snapshot, count: int, *, since_s: float) -> None:
         """Look at the system, and at the work of the producers."""
-        self._system, self._cores = self._fits(count), cores()
+        now_s = time.monotonic()
+        if count != self._counted or now_s - self._counted_s >= ROOM_POLL_S:
+            self._system, self._cores = self._fits(count), cores()
+            self._counted, self._counted_s = count, now_s
         if now.consumed.batches:
             each = now.consumed.nbytes // now.consumed.batches
             self._in_memory = most_in_memory(self._options, each, knob=self._knob)

@@ -68,7 +68,7 @@ def waits(limit: int = 10_000) -> Callable[[float], bool]:
 def test_the_best_number_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = [2, 4, 3]
 
-    def look(self: Any, now: Any, now_s: float) -> int:
+    def look(self: Any, now: Any, now_s: float, *, measures: bool = True) -> int:
         self._begin_s, self._now_s = 0.0, now_s
         if numbers:
             before, self._search.wanted = self._search.wanted, numbers.pop(0)

@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +262,31 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
+def measured(
+    given: argparse.Namespace,
+    name: str,
+    *,
+    cases: Iterable[str],
+    show: Callable[[dict[str, Any]], str],
+) -> Iterator[tuple[str, dict[str, Any], Callable[[], None]]]:
+    """Yield each case that is to be measured, its figures so far, and what keeps them in the file
+    `name`. Print those of each case, and of all at the end; none is measured for a report."""
+    path = given.output / name
+    found = json.loads(path.read_text()) if path.exists() else {}
+    if not given.report:
+        given.output.mkdir(parents=True, exist_ok=True)
+        os.environ[ROUNDS] = str(rounds_for(0.01))
+        for case in given.cases or cases:
+            rates = found.setdefault(case, {})
+            yield case, rates, lambda: _write(path, found)
+            print(show({case: rates}).split("\n")[-1], flush=True)
+    print(show(found))
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
 def search() -> dict[str, list[float]]:
     """Return seconds, steps and threads of a minute in which batches become slower."""
     from fastfeed import FeedRunner
@@ -322,19 +347,11 @@ def main() -> None:
     if given.one:
         print(one(given.cases[0], given.one, seconds=given.seconds))
         return
-    path = given.output / "tune.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
-    if not given.report:
-        given.output.mkdir(parents=True, exist_ok=True)
-        os.environ[ROUNDS] = str(rounds_for(0.01))
-        for case in given.cases or CASES:
-            rates = found.setdefault(case, {})
-            for _ in range(given.rounds):
-                for way in ways():
-                    rates.setdefault(way, []).append(measure(case, way, seconds=given.seconds))
-                    path.write_text(json.dumps(found, indent=1) + "\n")
-            print(table({case: rates}).split("\n")[-1], flush=True)
-    print(table(found))
+    for case, rates, keep in measured(given, "tune.json", cases=CASES, show=table):
+        for _ in range(given.rounds):
+            for way in ways():
+                rates.setdefault(way, []).append(measure(case, way, seconds=given.seconds))
+                keep()
 
 
 if __name__ == "__main__":

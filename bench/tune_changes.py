@@ -12,7 +12,6 @@ needed. Figures are kept in changes.json.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import subprocess
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.tune import PROCESSES, ROUNDS, THREADS, WARM_S
+from bench.tune import PROCESSES, ROUNDS, THREADS, WARM_S, measured
 from bench.workloads import burn, rounds_for
 
 CHANGE_S, FOLLOW_S, MEASURED_S = 30.0, 20.0, 5.0
@@ -199,23 +198,13 @@ def main() -> None:
     if given.one:
         print(*one(CASES[given.cases[0]], ways()[given.one]))
         return
-    path = given.output / "changes.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
-    if not given.report:
-        given.output.mkdir(parents=True, exist_ok=True)
-        os.environ[ROUNDS] = str(rounds_for(0.01))
-        for case in given.cases or CASES:
-            rates = found.setdefault(case, {})
-            for way in ways():
-                command = [sys.executable, "-m", "bench.tune_changes", "--one", way, case]
-                done = subprocess.run(command, stdout=subprocess.PIPE, timeout=180, check=True)
-                rate, cost = map(float, done.stdout.split()[-2:])
-                rates[way] = rate
-                if way == AUTO:
-                    rates[COST] = cost
-                path.write_text(json.dumps(found, indent=1) + "\n")
-            print(table({case: rates}).split("\n")[-1], flush=True)
-    print(table(found))
+    for case, rates, keep in measured(given, "changes.json", cases=CASES, show=table):
+        for way in ways():
+            command = [sys.executable, "-m", "bench.tune_changes", "--one", way, case]
+            done = subprocess.run(command, stdout=subprocess.PIPE, timeout=180, check=True)
+            rate, cost = map(float, done.stdout.split()[-2:])
+            rates |= {way: rate, COST: cost} if way == AUTO else {way: rate}
+            keep()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from fastfeed.errors import StateError
 
 FREE_SHARE = 0.5  # of the free disk that the copy of one file may take
 CHUNK_NBYTES = 1 << 24
-EXCHANGE, AT_CWD = 2, -100  # of renameat2(2)
+AT_FDCWD, EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 CACHES = "__pycache__"
 LOCK_FILE = ".fastfeed-lock"
 OWN_PLACE = (
@@ -166,7 +166,7 @@ def _exchange(one: str, other: str) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(one), os.fsencode(other)
     known = hasattr(library, "renameat2")
-    if known and not library.renameat2(AT_CWD, names[0], AT_CWD, names[1], EXCHANGE):
+    if known and not library.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], EXCHANGE):
         return
     spare = f"{one}.link"
     os.rename(other, spare)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from fastfeed.diagnose.patches.proposal import read_sources
 from fastfeed.diagnose.patches.source_file import Edit, edited
-from fastfeed.diagnose.prove.own_files import Bounds
+from fastfeed.diagnose.prove.own_files import OWN_PLACE, Bounds
 from fastfeed.diagnose.run.script import Script
 from fastfeed.errors import OptionError, StateError
 
@@ -132,9 +132,8 @@ class Workspace:
         for path, known in self.linked.items():
             if _stamp(path) != known:
                 raise StateError(
-                    f"{path} was written to while a copy of the script ran: nothing more is tried. "
-                    "Give the runs their own place for it, with --prove-env NAME=VALUE ({run} in "
-                    "VALUE is the folder of the run)"
+                    f"{path} was written to while a copy of the script ran, and nothing more is "
+                    f"tried: {OWN_PLACE}"
                 )
 
     def _targets(self, folder: Path) -> Iterator[tuple[Path, Path]]:
@@ -157,6 +156,14 @@ class Workspace:
         led = [new if os.path.exists(new) or not os.path.exists(old) else old for old, new in parts]
         return os.pathsep.join(led)
 
+    def _is_copied(self, path: Path, root: Path) -> bool:
+        """Return True for a real path of a root that its copies have."""
+        return (
+            root.resolve() in path.parents
+            and not {*LEFT_OUT} & {*path.relative_to(root.resolve()).parts}
+            and self._apart["environments"].isdisjoint(map(str, (path, *path.parents)))
+        )
+
     def _copy(self, root: Path, target: Path, *, changed: Mapping[str, list[Edit]]) -> None:
         target.mkdir(parents=True)
         left = COPIED_AT_MOST
@@ -172,6 +179,10 @@ class Workspace:
                 shutil.copymode(source, copy)
             elif source.is_symlink() or not (is_code(name) or (left > 0 and _is_small(source))):
                 real = source.resolve()
+                copied = target / os.path.relpath(real, root.resolve())
+                if source.is_symlink() and self._is_copied(real, root):
+                    copy.symlink_to(copied)  # such as latest -> runs/5
+                    continue
                 copy.symlink_to(real)
                 self._apart["links"] |= {str(real)} if source.is_symlink() else set()
                 self.linked.setdefault(real, _stamp(real))
@@ -225,14 +236,14 @@ def _kept_input(path: Path) -> Path:
 
 
 def _files_of(root: Path, apart: dict[str, set[str]] | None = None) -> Iterator[str]:
-    """Yield the names of files below a root, and of folders, which end with a separator. A link to
-    a folder of not so many files is such a folder, another one is a file.
+    """Yield the names of files below a root, and of folders, which end with a separator. A link out
+    of it to a folder of not so many files is such a folder, another link is a file.
 
     `apart` gets the full names of virtual `environments`, which are left out, and of what `links`
     lead to.
     """
     apart = apart or {"environments": set(), "links": set()}
-    count = 0
+    count, left, inside = 0, TREE_FILES, os.path.realpath(root) + os.sep
     for name in _walked(root, apart=apart):
         count += not name.endswith(os.sep)
         if count > MAX_FILES:
@@ -246,8 +257,10 @@ def _files_of(root: Path, apart: dict[str, set[str]] | None = None) -> Iterator[
             continue
         real = os.path.realpath(link)
         apart["links"].add(real)
-        inner = list(islice(_walked(Path(real), apart=apart), TREE_FILES + 1))
-        if os.path.isdir(real) and len(inner) <= TREE_FILES and not _holds(real, str(link)):
+        out = os.path.isdir(real) and not real.startswith(inside) and not inside.startswith(real)
+        inner = list(islice(_walked(Path(real), apart=apart), left + 1)) if out else []
+        if out and len(inner) <= left:
+            left -= len(inner)
             yield from (f"{name}{os.sep}", *(f"{name}{os.sep}{one}" for one in inner))
         else:
             yield name
@@ -266,10 +279,6 @@ def _walked(root: Path, *, apart: dict[str, set[str]]) -> Iterator[str]:
         yield from (f"{prefix}{one}{os.sep}" for one in folders if one not in links)
         # the file .git of a worktree names the repository
         yield from (prefix + one for one in (*sorted(files), *links) if one not in LEFT_OUT)
-
-
-def _holds(folder: str, path: str) -> bool:
-    return f"{os.path.realpath(os.path.dirname(path))}{os.sep}".startswith(folder + os.sep)
 
 
 def is_code(name: str) -> bool:

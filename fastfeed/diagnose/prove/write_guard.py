@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from fastfeed.core.unix import fcntl
-from fastfeed.diagnose.prove.own_files import OwnFiles
+from fastfeed.diagnose.prove.own_files import AT_FDCWD, OwnFiles
 from fastfeed.errors import FeedError
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -50,7 +50,6 @@ QUESTION, ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
 LOAD, IF_EQUAL, IF_BITS, RESULT_IS = 0x20, 0x15, 0x45, 0x06
 ALLOW, ASK = 0x7FFF0000, 0x7FC00000
 NUMBER_AT, MACHINE_AT, ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data
-AT_FDCWD = -100
 PATH_NBYTES = 4096
 # A file that must be new, and no link: shared memory is made so, for every batch of a DataLoader's
 # workers, and nothing that exists can be changed by it.

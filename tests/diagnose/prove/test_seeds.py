@@ -80,6 +80,16 @@ def test_a_seed_of_any_form_gives_other_numbers(needs: str, draws: tuple[str, ..
     assert [a != b for a, b in pairs] == [True] * len(draws)
 
 
+SLOW_SEEDS = [
+    ("tensorflow", "import tensorflow as tf; g = tf.random.Generator.from_seed(1); "),
+    ("tensorflow", f"{GRAPH}v1.set_random_seed(1); "),
+    ("keras", f"{FLIPS}layer = keras.layers.RandomFlip(seed=1); print(layer(x).numpy())"),
+    ("keras", f"{FLIPS}print(keras.random.uniform((2,), seed=1).numpy())"),
+    ("jax", "import jax; print(jax.random.uniform(jax.random.PRNGKey(1)))"),
+    ("tensorflow", "import tensorflow as tf; tf.random.set_seed(1); "),
+]
+
+
 @pytest.mark.parametrize(
     ("needs", "code"),
     [
@@ -89,30 +99,7 @@ def test_a_seed_of_any_form_gives_other_numbers(needs: str, draws: tuple[str, ..
         ("numpy", "import numpy as np; np.random.seed(1); print(np.random.rand())"),
         ("numpy", "import numpy as np; print(np.random.RandomState(seed=1).rand())"),
         ("torch", "import torch; torch.manual_seed(1); print(torch.rand(1))"),
-        pytest.param(
-            *("tensorflow", "import tensorflow as tf; g = tf.random.Generator.from_seed(1); "),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            *("tensorflow", f"{GRAPH}v1.set_random_seed(1); "),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            *("keras", f"{FLIPS}layer = keras.layers.RandomFlip(seed=1); print(layer(x).numpy())"),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            *("keras", f"{FLIPS}print(keras.random.uniform((2,), seed=1).numpy())"),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            *("jax", "import jax; print(jax.random.uniform(jax.random.PRNGKey(1)))"),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            *("tensorflow", "import tensorflow as tf; tf.random.set_seed(1); "),
-            marks=pytest.mark.slow,
-        ),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW_SEEDS),
     ],
 )
 def test_a_seed_gives_other_numbers(needs: str, code: str) -> None:

@@ -89,6 +89,38 @@ def test_a_copy_has_everything_but_environments(project: Path, tmp_path: Path) -
     assert run.script == ["train.py"]
 
 
+def test_links_within_the_project_stay_links_within_the_copy(project: Path, tmp_path: Path) -> None:
+    """A script may replace one, such as that of its latest run."""
+    (project / "latest").symlink_to("lib")
+    (project / "best.bin").symlink_to("data.bin")
+    (project / "python").symlink_to(".venv/pyvenv.cfg")
+    room = made(tmp_path)
+    run = room.copy()
+    assert os.readlink(run.cwd / "latest") == str(run.cwd / "lib")
+    assert os.readlink(run.cwd / "python") == str(project / ".venv" / "pyvenv.cfg")
+    write_in(
+        room,
+        run,
+        "import os\nos.unlink('latest'); os.symlink('empty', 'latest')\n"
+        "open('best.bin', 'w').write('new')",
+    )
+    assert os.readlink(project / "latest") == "lib"
+    assert (project / "data.bin").read_bytes() == LARGE
+
+
+def test_links_of_many_files_are_expanded_only_as_long_as_few_are_made(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "TREE_FILES", 3)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            (tmp_path / name / f"{number}.txt").write_text("")
+        (project / f"to_{name}").symlink_to(tmp_path / name)
+    run = made(tmp_path).copy()
+    assert [(run.cwd / f"to_{name}").is_symlink() for name in ("one", "two")] == [False, True]
+
+
 def test_edits_change_the_copy_alone(project: Path, tmp_path: Path) -> None:
     file = SourceFile(project / "train.py")
     (call,) = file.calls_at(2, "run")

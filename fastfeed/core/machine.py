@@ -55,7 +55,7 @@ def used_memory_nbytes(folder: Path) -> int | None:
     first; None if unknown."""
     used = _number(folder, "memory.current", "memory.usage_in_bytes")
     names = "total_inactive_file", "inactive_file"  # version 1 has both: the first one is for all
-    text = _text(folder / "memory.stat")
+    text = _text(f"{folder}/memory.stat")
     found = [re.search(rf"^{name} (\d+)$", text, re.MULTILINE) for name in names]
     dropped = next((int(one[1]) for one in found if one), 0)
     return None if used is None else max(0, used - dropped)
@@ -74,8 +74,8 @@ def nearly_full(share: float, root: Path = ROOT, *, own: str | None = None) -> b
 def memory_stalls_s(root: Path = ROOT, own: str | None = None) -> float | None:
     """Return the seconds so far in which some task of this control group waited for memory, or of
     the machine where the group does not say; None if neither does."""
-    files = [folder / "memory.pressure" for folder in memory_groups(root, own)]
-    for file in (*files, Path("/proc/pressure/memory")):
+    files = [f"{folder}/memory.pressure" for folder in memory_groups(root, own)]
+    for file in (*files, "/proc/pressure/memory"):
         found = re.search(r"^some .*total=(\d+)", _text(file), re.MULTILINE)
         if found:
             return int(found[1]) / 1e6
@@ -93,7 +93,7 @@ def quota(root: Path = ROOT, own: str | None = None) -> float | None:
     found = []
     for folder in control_groups("cpu", root, own=own):
         names = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
-        words = [word for name in names for word in _text(folder / name).split()]
+        words = [word for name in names for word in _text(f"{folder}/{name}").split()]
         if len(words) == 2 and all(word.isdigit() for word in words):  # not "max" or "-1"
             found.append(int(words[0]) / int(words[1]))
     return min(found, default=None)
@@ -155,7 +155,7 @@ def oom_kills(root: Path = ROOT, own: str | None = None) -> int | None:
     """Return the number of processes killed for memory in this control group, None if unknown."""
     for folder in memory_groups(root, own):
         for name in ("memory.events", "memory.oom_control"):
-            found = re.search(r"^oom_kill (\d+)$", _text(folder / name), re.MULTILINE)
+            found = re.search(r"^oom_kill (\d+)$", _text(f"{folder}/{name}"), re.MULTILINE)
             if found:
                 return int(found[1])
     return None
@@ -172,11 +172,11 @@ def control_groups(kind: str, root: Path = ROOT, *, own: str | None = None) -> l
 
     The format is described in cgroups(7).
     """
-    known = _text(Path("/proc/self/cgroup")) if own is None else own
-    return [folder for folder in _groups_of(known, kind, root=root) if folder.is_dir()]
+    known = _text("/proc/self/cgroup") if own is None else own
+    return list(_groups_of(known, kind, root=root))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=32)  # a group is there as long as this process is in it
 def _groups_of(own: str, kind: str, *, root: Path) -> tuple[Path, ...]:
     folders: list[Path] = []
     for line in own.splitlines():
@@ -187,16 +187,19 @@ def _groups_of(own: str, kind: str, *, root: Path) -> tuple[Path, ...]:
             # Inside a container, the path is the host's and only the root is visible.
             steps = Path(path.lstrip("/"))
             folders += [base / part for part in (steps, *steps.parents)]
-    return tuple(dict.fromkeys(folders))
+    return tuple(folder for folder in dict.fromkeys(folders) if folder.is_dir())
 
 
-def _text(file: Path) -> str:
+def _text(file: str) -> str:
+    """Return what a file of the kernel's holds, "" if there is none. A running feed reads many of
+    them, for which pathlib takes three times as long."""
     try:
-        return file.read_text()
+        with open(file, "rb", buffering=0) as opened:
+            return opened.read().decode()
     except OSError:
         return ""
 
 
 def _number(folder: Path, *names: str) -> int | None:
-    texts = [_text(folder / name).strip() for name in names]
+    texts = [_text(f"{folder}/{name}").strip() for name in names]
     return next((int(text) for text in texts if text.isdigit()), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from operator import attrgetter, sub
 from typing import NamedTuple
 
 # What a producer does to a batch, in order, and what the consumer may do to it in its wait.
@@ -42,7 +43,11 @@ class StageRow:
     @property
     def busy_s(self) -> float:
         """Seconds of all stages: the time in which a producer does not wait."""
-        return sum(self.stages.values())
+        return sum(STAGE_FIELDS(self))
+
+
+ROW_FIELDS = attrgetter(*(f.name for f in fields(StageRow)))
+STAGE_FIELDS = attrgetter(*(f"{stage}_s" for stage in STAGES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,16 +207,13 @@ class Consumption:
 
 def total(rows: Iterable[StageRow]) -> StageRow:
     """Return the sum of all rows."""
-    rows = list(rows)
-    return StageRow(**{f.name: sum(getattr(r, f.name) for r in rows) for f in fields(StageRow)})
+    return StageRow(*map(sum, zip(*map(ROW_FIELDS, rows), strict=True)))
 
 
 def copy(row: StageRow) -> StageRow:
     """Return a copy of the row."""
-    return StageRow(**{f.name: getattr(row, f.name) for f in fields(StageRow)})
+    return StageRow(*ROW_FIELDS(row))
 
 
 def _minus(now: StageRow, then: StageRow) -> StageRow:
-    return StageRow(
-        **{f.name: getattr(now, f.name) - getattr(then, f.name) for f in fields(StageRow)}
-    )
+    return StageRow(*map(sub, ROW_FIELDS(now), ROW_FIELDS(then)))

@@ -6,10 +6,9 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import fields
-from operator import attrgetter
 from typing import NamedTuple
 
-from fastfeed.core.stats import StageRow
+from fastfeed.core.stats import ROW_FIELDS, StageRow
 from fastfeed.ring.memory import Segment
 from fastfeed.ring.slots import Slots
 
@@ -22,7 +21,6 @@ THREADS_AT = SLOT_STATES_NBYTES + LAST_WORDS_NBYTES
 COUNTERS_STRUCT = struct.Struct(
     "<" + "".join("q" if f.type == "int" else "d" for f in fields(StageRow))
 )
-ROW_FIELDS = attrgetter(*(f.name for f in fields(StageRow)))
 IN_FLIGHT = struct.Struct("<qqq")
 THREAD_NBYTES = 192
 NO_ITEM = -1

@@ -70,11 +70,13 @@ class ProducerLimits:
     def _look(self, now: Snapshot, count: int, *, since_s: float) -> None:
         """Look at the system, and at the work of the producers."""
         now_s = time.monotonic()
-        if count != self._counted or now_s - self._counted_s >= ROOM_POLL_S:
+        batches, known = now.consumed.batches, self._in_memory < math.inf
+        old = count != self._counted or now_s - self._counted_s >= ROOM_POLL_S
+        if old:
             self._system, self._cores = self._fits(count), cores()
             self._counted, self._counted_s = count, now_s
-        if now.consumed.batches:
-            each = now.consumed.nbytes // now.consumed.batches
+        if batches and (old or not known):
+            each = now.consumed.nbytes // batches
             self._in_memory = most_in_memory(self._options, each, knob=self._knob)
         stalls_s = memory_stalls_s() or 0.0
         pressed = stalls_s - self._stalls_s > PRESSED * since_s

@@ -88,7 +88,7 @@ def test_the_least_of_all_groups_above_counts(
 def test_the_cores_of_the_tightest_group_count(
     tmp_path: Path, root: str, own: str, texts: list[dict[str, str]]
 ) -> None:
-    assert quota(tmp_path, own) is None
+    assert quota(tmp_path / "none", own) is None
     jobs = tmp_path / root / "jobs"
     (jobs / "job").mkdir(parents=True)
     for folder, found in zip((jobs, jobs / "job"), texts, strict=True):

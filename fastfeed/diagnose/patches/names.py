@@ -80,8 +80,8 @@ def _read(node: ast.AST) -> Iterator[str]:
 
 def changed(nodes: Iterable[ast.AST], *, made: Set[str] = frozenset()) -> set[str]:
     """Return the names whose values are changed in place: by a store to a part, as the object of a
-    method whose result nobody takes, or as its argument. Methods of what is `made` here, such as
-    `rows.append`, change no argument."""
+    method whose result nobody takes, or as its argument. `print` changes none, nor do methods of
+    what is `made` here, such as `rows.append`."""
     found: set[str] = set()
     for one in (child for node in nodes for child in own(node)):
         if isinstance(one, (ast.Subscript, ast.Attribute)) and isinstance(
@@ -91,6 +91,8 @@ def changed(nodes: Iterable[ast.AST], *, made: Set[str] = frozenset()) -> set[st
             found |= {path_of(one)} if isinstance(one, ast.Attribute) else set()
         elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
             call = one.value
+            if path_of(call.func) == "print":
+                continue
             owner = call.func.value if isinstance(call.func, ast.Attribute) else None
             within = owner is not None and path_of(owner).partition(".")[0] in made
             found |= {path_of(part) for part in (*([] if within else call.args), owner) if part}

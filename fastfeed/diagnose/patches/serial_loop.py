@@ -27,6 +27,7 @@ from fastfeed.diagnose.patches.proposal import (
     Proposal,
     fresh,
     imported_by,
+    top_of,
 )
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.proof import OTHER_DRAWS
@@ -34,13 +35,18 @@ from fastfeed.diagnose.proof import OTHER_DRAWS
 Loop = ast.For | ast.While
 # Iterators that only count or show what they iterate over.
 AROUND = ("enumerate", "tqdm")
+# Keeps the items that a runner has read, in order.
+READ_ITEMS = """\
+{queue} = collections.deque()
+
+def {reads}(items):
+    for item in items:
+        {queue}.append(item)
+        yield item
+"""
 MADE_AHEAD = "makes the input ahead of the step"  # end of the titles
 COUNTED = ("range", "trange")
-# Of iterables that are the same each time, they are, too.
-AROUND_SAME = (*AROUND, "list", "sorted", "reversed", "zip")
-REPEATABLE = (*COUNTED, *AROUND_SAME, "len")
-# Functions and methods that return what is the same each time that it is iterated over.
-MAKE_SEQUENCES = ("list", "sorted", "tolist", "array", "permutation", "arange", "randperm")
+NO_BATCHES = (*COUNTED, *AROUND, "list", "sorted", "reversed", "zip", "len")  # made by these
 
 
 class SerialLoop:
@@ -102,6 +108,7 @@ class _Made(NamedTuple):
     carried: list[str]  # names that they keep from one iteration to the next
     apart: bool  # they read what the loop iterates over, so that each iteration stands for itself
     step: int  # number of the statement of the body that takes a batch, if it is known
+    used: set[str]  # names that the rest of the body and of its function reads
 
     @classmethod
     def of(
@@ -133,12 +140,12 @@ class _Made(NamedTuple):
             return None
         target = _targets(loop)
         apart = bool(read(statements) & target)
-        # an iteration that ends before them takes no batch: the others would get those before
-        early = leaves(body[: max(chosen)], by=(ast.Continue,))
+        # an iteration that ends before them may guard them from its item
+        early = leaves(body[: max(chosen)], by=(ast.Continue, ast.Break, ast.Return))
         if apart and (early or advanced(statements) & needed):
             return None
         carried = sorted(needed & written - target)
-        return cls(file, loops, statements, taken, carried, apart, at)
+        return cls(file, loops, statements, taken, carried, apart, at, used)
 
     def edits(self, options: str, sink: str) -> tuple[Edit, ...]:
         """Return the edits, none if the text does not allow them."""
@@ -146,33 +153,60 @@ class _Made(NamedTuple):
         lines = file.lines_of(self.statements)
         if lines is None:
             return ()
+        if isinstance(loop, ast.For) and self.apart:
+            return self._of_items(loop, lines, options=options, sink=sink)
         makes, batches = fresh(file, "make_batch"), fresh(file, "made_batches")
+        kept = ", ".join(f"{name}={name}" for name in self.carried)
         names = ", ".join(self.taken)
-        if self.apart and isinstance(loop, ast.For):
-            touched = {*bound(loop.body), *changed(loop.body), *advanced(loop.body)}
-            if self.carried or not _is_alike(file, loop.iter, touched=touched):
-                return ()
-            target = file.source(loop.target)
-            item = target if isinstance(loop.target, ast.Name) else fresh(file, "item")
-            unpacked = [f"{target} = {item}"] * (item != target)
-            head = [f"def {makes}({item}):", *(f"    {one}" for one in (*unpacked, *lines))]
-            head.append(f"    return {names}")
-            source = f"iter({file.source(loop.iter)}), transform={makes}"
-            before: ast.stmt = loop
-        else:
-            if self.apart:
-                return ()
-            kept = ", ".join(f"{name}={name}" for name in self.carried)
-            head = [f"def {makes}({f'*, {kept}' if kept else ''}):", "    while True:"]
-            head += [f"        {one}" for one in lines] + [f"        yield {names}"]
-            source, before = makes, self._outermost()
-        feed = f"{batches} = iter(FeedRunner({source}, {options}){sink})"
-        head = ["", *head, "", feed, ""]
+        head = [f"def {makes}({f'*, {kept}' if kept else ''}):", "    while True:"]
+        head += [f"        {one}" for one in lines] + [f"        yield {names}"]
+        feed = f"{batches} = iter(FeedRunner({makes}, {options}){sink})"
+        return self._with(
+            file.inserted(self._outermost(), ["", *head, "", feed, ""]), taken=f"next({batches})"
+        )
+
+    def _of_items(
+        self, loop: ast.For, lines: list[str], *, options: str, sink: str
+    ) -> tuple[Edit, ...]:
+        """Return the edits that make what a loop iterates over the items of a runner. What else of
+        its body reads an item gets it from a queue, as the runner has read it."""
+        file, target, source = self.file, self.file.source(loop.target), loop.iter
+        changes = changed(loop.body) - modules_of(file)
+        touched = {*bound(loop.body), *changes, *advanced(loop.body)}
+        early = leaves(loop.body, by=(ast.Break, ast.Return))
+        if self.carried or read([source]) & touched or (early and not _begins_anew(source)):
+            return ()
+        makes, made = fresh(file, "make_batch"), fresh(file, "made_batch")
+        item = target if isinstance(loop.target, ast.Name) else fresh(file, "item")
+        unpacked = [f"{target} = {item}"] * (item != target)
+        head = [f"def {makes}({item}):", *(f"    {one}" for one in (*unpacked, *lines))]
+        head.append(f"    return {', '.join(self.taken)}")
+        text = file.source(source)
+        text = f"({text})" if isinstance(source, ast.Tuple) else text
+        items, around = f"iter({text})", list[Edit | None]()
+        if _targets(loop) & self.used:
+            queue, reads = fresh(file, "items_read"), fresh(file, "read_items")
+            head = [*READ_ITEMS.format(queue=queue, reads=reads).split("\n"), *head]
+            items = f"{reads}({text})"
+            around = [file.inserted(loop.body[0], [f"{target} = {queue}.popleft()"])]
+            if imported_by(file).get("collections") != "collections":
+                around += top_of(file, ["import collections"])
+        return self._with(
+            file.inserted(loop, ["", *head, ""]),
+            file.replaced(loop.target, made),
+            file.replaced(source, f"FeedRunner({items}, transform={makes}, {options}){sink}"),
+            *around,
+            taken=made,
+        )
+
+    def _with(self, *edits: Edit | None, taken: str) -> tuple[Edit, ...]:
+        """Return edits with those that put what is `taken` in the place of the statements; none if
+        the text does not allow one."""
         first, *others = self.statements
         found = [
-            file.inserted(before, head),
-            file.replaced(first, f"{names} = next({batches})"),
-            *(file.removed(one) for one in others),
+            *edits,
+            self.file.replaced(first, f"{', '.join(self.taken)} = {taken}"),
+            *(self.file.removed(one) for one in others),
         ]
         return tuple(found) if None not in found else ()  # type: ignore[arg-type]
 
@@ -240,7 +274,7 @@ def _iterated(loop: Loop) -> ast.expr | None:
     while isinstance(source, ast.Call) and called(source) in AROUND and source.args:
         source = source.args[0]
     if isinstance(source, ast.Call):
-        return None if called(source) in REPEATABLE else source
+        return None if called(source) in NO_BATCHES else source
     return source if isinstance(source, (ast.Name, ast.Attribute)) else None
 
 
@@ -305,11 +339,14 @@ def _targets(loop: Loop) -> set[str]:
 
 
 def _read_elsewhere(file: SourceFile, loop: Loop) -> set[str]:
-    """Return the names that the file reads outside of a loop's body."""
+    """Return the names that the file reads outside of a loop's body, or where they belong to a
+    function, this."""
     inside = {id(node) for one in loop.body for node in ast.walk(one)}
+    around = next((one for one in file.ancestors(loop) if isinstance(one, SCOPES)), file.tree)
+    shared = any(isinstance(node, (ast.Global, ast.Nonlocal)) for node in ast.walk(around))
     return {
         node.id
-        for node in ast.walk(file.tree)
+        for node in ast.walk(file.tree if shared else around)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in inside
     }
 
@@ -322,36 +359,9 @@ def _holds(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
-def _is_alike(file: SourceFile, source: ast.expr, *, touched: set[str]) -> bool:
-    """Return True if the text shows that what is iterated over twice is the same twice: numbers, or
-    a sequence that the loop has not `touched`. Another object may draw an order in each iterator,
-    or be empty in the second one."""
-    calls = [node for node in ast.walk(source) if isinstance(node, ast.Call)]
-    if isinstance(source, ast.Call) and called(source) in COUNTED:
-        return all(called(call) in REPEATABLE for call in calls)
+def _begins_anew(source: ast.expr) -> bool:
+    """Return True if the text shows that what is iterated over begins anew in each loop: items that
+    were read ahead of the end of one are not missing in the next."""
     if isinstance(source, ast.Call):
-        parts = source.args[: None if called(source) == "zip" else 1]
-        known = bool(parts) and called(source) in AROUND_SAME
-        return known and all(_is_alike(file, one, touched=touched) for one in parts)
-    if isinstance(source, ast.Subscript) and isinstance(source.slice, ast.Slice):
-        return not calls and _is_alike(file, source.value, touched=touched)
-    if isinstance(source, ast.Name):
-        return source.id not in touched and _holds_sequence(file, source.id)
-    return isinstance(source, (ast.List, ast.Tuple)) and not calls
-
-
-def _holds_sequence(file: SourceFile, name: str) -> bool:
-    """Return True if a file binds a name once, to a sequence."""
-    bindings = [
-        node
-        for node in ast.walk(file.tree)
-        if (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
-        or (isinstance(node, ast.arg) and node.arg == name)
-    ]
-    made = file.statement_of(bindings[0]) if len(bindings) == 1 else None
-    if not isinstance(made, ast.Assign) or made.targets != bindings:
-        return False
-    value = made.value
-    return isinstance(value, (ast.List, ast.Tuple, ast.ListComp)) or (
-        isinstance(value, ast.Call) and called(value) in MAKE_SEQUENCES
-    )
+        return called(source) in COUNTED or all(map(_begins_anew, source.args))
+    return isinstance(source, (ast.Constant, ast.List, ast.Tuple, ast.ListComp))

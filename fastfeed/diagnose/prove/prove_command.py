@@ -33,6 +33,7 @@ from fastfeed.jobs.drawing import Terminal
 
 EXIT_NOTHING = 3  # nothing gained
 PATCH_FILE = "fastfeed.patch"
+REPORT_SHARE = 0.02  # of the budget: for the end of the last run, and the report
 WINDOW_STEPS, MIN_WINDOW_S = 120, 5.0  # of a run that measures a rate, after its warm-up
 SAMPLED_KIND = "sampled"
 WATCHED = "__import__('fastfeed').watch(("
@@ -101,7 +102,8 @@ def prove(
     begin_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fastfeed-prove-") as scratch, closing(progress):
         workspace = Workspace(script, scratch=Path(scratch), environment=plan.environment)
-        trials = Trials(workspace, seconds=plan.seconds, end_s=begin_s + plan.budget_s)
+        end_s = begin_s + plan.budget_s * (1 - REPORT_SHARE)
+        trials = Trials(workspace, seconds=plan.seconds, end_s=end_s)
         case, marks, unmarked = diagnosed(
             trials, workspace, warmup_s=plan.warmup_s, tell=progress.tell
         )

@@ -87,6 +87,7 @@ def _proven(name: str, given: argparse.Namespace) -> Row:
     try:
         if given.half:
             ready = prepare(_recipe(name), "now", checkouts=given.checkouts, output=given.work)
+            begin = time.monotonic()  # its data are written
             code, words, _ = execute(
                 [*FASTFEED, "diagnose", *options, "--", *ready.script],
                 ready,

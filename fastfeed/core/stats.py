@@ -43,11 +43,11 @@ class StageRow:
     @property
     def busy_s(self) -> float:
         """Seconds of all stages: the time in which a producer does not wait."""
-        return sum(STAGE_FIELDS(self))
+        return float(sum(STAGE_SECONDS(self)))
 
 
 ROW_FIELDS = attrgetter(*(f.name for f in fields(StageRow)))
-STAGE_FIELDS = attrgetter(*(f"{stage}_s" for stage in STAGES))
+STAGE_SECONDS = attrgetter(*(f"{stage}_s" for stage in STAGES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
-from fastfeed.diagnose.patches.names import own
+from fastfeed.diagnose.patches.names import changed_outside, own
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, imported_by
+from fastfeed.diagnose.patches.serial_loop import modules_of
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 
 # Input in memory; a generator, which runs in a thread by now.
@@ -80,7 +81,10 @@ class GeneratorDataset:
                 for node in ast.walk(file.tree)
                 if isinstance(node, ast.FunctionDef) and node.name == source
             ]
-            for words, advice in producer_words(case, copies=any(map(is_endless, made))):
+            copies = any(map(is_endless, made))
+            modules = modules_of(file)
+            apart = not any(changed_outside(one, modules=modules) for one in made)
+            for words, advice in producer_words(case, copies=copies, apart=apart):
                 edits = (file.replaced(call, f"FeedRunner({source}, {words}).dataset()"),)
                 title = f"FeedRunner(..., {words}).dataset() in place of from_generator"
                 yield Proposal(title, (*case.runner_import(file), *edits), advice, makes=True)
@@ -138,18 +142,19 @@ class FittedInput:
 
 
 def producer_words(
-    case: PatchCase, *, copies: bool = True
+    case: PatchCase, *, copies: bool = True, apart: bool = True
 ) -> Iterator[tuple[str, Recommendation | None]]:
     """Yield the options of producers: those that an advice names, with the advice, then one thread
     or process, of which nothing is predicted.
 
-    `copies`: there may be several, each of which reads a stream of its own.
+    `copies`: there may be several, each of which reads a stream of its own; `apart`: also several
+    threads, which share what the stream changes.
     """
     advice = case.advice("threads", "processes", "num_parallel_calls", "transport")
     words: dict[str, Recommendation | None] = {}
     if advice is not None and (advice.value.isdigit() or advice.knob == "transport"):
         knob = "processes" if advice.knob in ("processes", "transport") else "threads"
-        count = case.count(advice) if copies else 1
+        count = case.count(advice) if copies and (apart or knob == "processes") else 1
         words[f"{knob}={count}"] = advice if count == case.count(advice) else None
     for one in ("threads=1", "processes=1"):
         words.setdefault(one, None)

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from fastfeed.diagnose.evidence import PRODUCER, TRAINER
 from fastfeed.diagnose.patches.datasets import is_endless, keras_sink, producer_words
-from fastfeed.diagnose.patches.names import COMPREHENSIONS, own
+from fastfeed.diagnose.patches.names import COMPREHENSIONS, OWNER, changed_outside, own
 from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal, imported_by
-from fastfeed.diagnose.patches.serial_loop import shown_by_loop
-from fastfeed.diagnose.patches.source_file import SourceFile, called
+from fastfeed.diagnose.patches.serial_loop import modules_of, shown_by_loop
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called, edited
 from fastfeed.probes.places import Place
 
 Function = ast.FunctionDef
@@ -30,8 +30,9 @@ class GeneratorCall:
         loop = case.diagnosis.evidence.loop
         if loop is None or loop.kind in HAVE_ONE:
             return
-        for _, function in generators_of(case, most=1)[:1]:
-            yield from _instead_of(case, function, keras=loop.kind == "keras")
+        for file, function in generators_of(case, most=1)[:1]:
+            shared = changed_outside(function, modules=modules_of(file))
+            yield from _instead_of(case, function, shared=shared, keras=loop.kind == "keras")
 
 
 def generators_of(case: PatchCase, *, most: int) -> list[tuple[SourceFile, Function]]:
@@ -60,8 +61,12 @@ def _generator_at(case: PatchCase, place: Place) -> tuple[SourceFile, Function] 
     return (file, functions[0]) if made else None
 
 
-def _instead_of(case: PatchCase, function: Function, *, keras: bool) -> Iterator[Proposal]:
-    """Yield the changes of the call of a generator function, if there is one such call."""
+def _instead_of(
+    case: PatchCase, function: Function, *, shared: set[str], keras: bool
+) -> Iterator[Proposal]:
+    """Yield the changes of the call of a generator function, if there is one such call. `shared`:
+    what it changes in place and does not make, which several threads would change for each other.
+    """
     calls = [
         (file, node)
         for file in case.files.values()
@@ -74,11 +79,13 @@ def _instead_of(case: PatchCase, function: Function, *, keras: bool) -> Iterator
     file, call = calls[0]
     name, given = file.source(call.func), call.args or call.keywords
     copies = is_endless(function)
-    source = f"lambda: {file.source(call)}" if given else name
+    own_copies = _with_copies(file, call, function=function, shared=shared)
     sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
     shows = shown_by_loop(case)
-    for words, advice in producer_words(case, copies=copies):
-        forms = []
+    for words, advice in producer_words(case, copies=copies, apart=bool(own_copies)):
+        several = words.startswith("threads=") and words != "threads=1"
+        text = own_copies if several else file.source(call)
+        source, forms = f"lambda: {text}" if given else name, []
         for sink in [keras_sink(file)] if keras else [*sinks, ""]:
             made = f"{RUNNER}({source}, {words}){sink}"
             edit = file.replaced(call, made if keras else f"iter({made})")
@@ -86,6 +93,20 @@ def _instead_of(case: PatchCase, function: Function, *, keras: bool) -> Iterator
             edits = (*case.runner_import(file), edit)
             forms.append(Proposal(title, edits, advice, shows=shows, makes=True))
         yield replace(forms[0], instead=tuple(forms[1:]))
+
+
+def _with_copies(file: SourceFile, call: ast.Call, *, function: Function, shared: set[str]) -> str:
+    """Return the text of a call with copies of the arguments that the function changes in place; ""
+    if it changes something else."""
+    names = [one.arg for one in function.args.args if one.arg != OWNER]
+    given: dict[str | None, ast.expr] = dict(zip(names, call.args, strict=False))
+    given |= {one.arg: one.value for one in call.keywords}
+    parts = [given.get(one) for one in shared]
+    text, (begin, _) = file.source(call), file.span(call)
+    if not all(isinstance(one, (ast.Name, ast.Attribute, ast.Subscript)) for one in parts):
+        return ""
+    ends = [file.span(one)[1] - begin for one in parts if one is not None]
+    return edited(text, [Edit(file.name, end, end, ".copy()") for end in ends])
 
 
 def _taken_at_once(file: SourceFile, call: ast.Call, *, function: Function) -> bool:

@@ -99,6 +99,22 @@ def changed(nodes: Iterable[ast.AST], *, made: Set[str] = frozenset()) -> set[st
     return found - {"", OWNER}
 
 
+def changed_outside(function: ast.FunctionDef, *, modules: Set[str]) -> set[str]:
+    """Return the names of what a function changes in place and does not make itself, but for
+    functions of modules: all that run it share that."""
+    nodes = [node for one in function.body for node in own(one) if isinstance(node, ast.Assign)]
+    same = {path_of(one.targets[0]): path_of(one.value) for one in nodes if path_of(one.value)}
+    found: set[str] = set()
+    for name in changed(function.body):
+        seen: set[str] = set()
+        while name in same.keys() - seen:
+            seen.add(name)
+            name = same[name]
+        found.add(name)
+    made = set(bound(function.body)) - same.keys() | modules
+    return {one for one in found if one.partition(".")[0] not in made}
+
+
 def advanced(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the names that `next` and methods such as `pop` take from: each call gives another
     value, so that those who share one get what the others do not."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 from fastfeed.diagnose.evidence_file import Recording, read_evidence
@@ -77,7 +78,8 @@ class Trials:
         self._workspace = workspace
         self.end_s = end_s
         self.seconds = seconds
-        self.start_s = start_s  # what a run takes beside its seconds
+        self.start_s = start_s  # what a run takes beside its seconds: the mean of `_starts`
+        self._starts: list[float] = []
         self._most_batches = most_batches
         self._usual: int | None = 0  # exit code
 
@@ -87,12 +89,10 @@ class Trials:
         Return what was seen; or why there is nothing.
         """
         run = self._workspace.copy(edits)
-        begin_s = time.monotonic()
         failed, code = self._execute(run, DIAGNOSE, seconds=self.seconds, warmup=warmup)
         path = run.folder / EVIDENCE
         if not path.exists():
             return failed or _unseen(run, "the script")
-        self.start_s = max(5.0, time.monotonic() - begin_s - self.seconds)
         original = functools.partial(self._workspace.original, run)
         made, files = json.loads((run.folder / CALLS).read_text())
         calls = [
@@ -170,7 +170,8 @@ class Trials:
         stdin = self._workspace.stdin
         with closing(guard), log.open("wb") as output, stdin.open("rb") as given:
             limit_s = seconds + 2 * self.start_s + ENDS_IN_S
-            limit_s = max(1.0, min(limit_s, self.end_s - time.monotonic()))
+            begin_s = time.monotonic()
+            limit_s = max(1.0, min(limit_s, self.end_s - begin_s))
             code = run_session(
                 [sys.executable, "-c", RUN_MAIN, json.dumps(settings), *run.script],
                 limit_s=limit_s,
@@ -181,7 +182,11 @@ class Trials:
                 stderr=output,
                 pass_fds=[guard.descriptor],
             )
+            beside_s = time.monotonic() - begin_s - seconds
         self._workspace.check()
+        if code is not None and beside_s > 0:
+            self._starts.append(beside_s)
+            self.start_s = mean(self._starts)
         if code is None:
             return f"it was ended after {limit_s:.0f} s without a result", code
         words = guard.refused or _last_words(log) or "it ended with an error, and without a word"

@@ -350,11 +350,13 @@ def test_a_cache_moves_behind_the_map(tmp_path: Path) -> None:
 
 def test_a_runner_takes_the_place_of_from_generator(tmp_path: Path) -> None:
     endless = "\n\ndef make():\n    while True:\n        yield 1\n"
-    for more, count in (("", 1), (endless, 2)):
+    shuffled = endless.replace("yield 1", "rows.sort()\n        yield rows")
+    cases = (("", "processes", 1), (endless, "processes", 2), (shuffled, "processes", 2))
+    for more, kind, count in (*cases, (endless, "threads", 2), (shuffled, "threads", 1)):
         script = Script(tmp_path, TFDATA + more, kind="tf.data", loop="for x in data:")
-        script.calls_of("tf.data from_generator", "from_generator").advised("processes", "2")
+        script.calls_of("tf.data from_generator", "from_generator").advised(kind, "2")
         found = script.patched(GeneratorDataset())
-        assert f"data = FeedRunner(make, processes={count}).dataset()\n" in found
+        assert f"data = FeedRunner(make, {kind}={count}).dataset()\n" in found
         assert "from fastfeed import FeedRunner\n" in found
 
 
@@ -444,6 +446,48 @@ def test_a_generator_that_keras_fits_runs_in_a_runner(tmp_path: Path) -> None:
     ]
     titles = [one.title for one in script.proposals(GeneratorCall())]
     assert titles[1:] == [f"FeedRunner(plants, {n}=1).dataset()" for n in ("threads", "processes")]
+
+
+SHUFFLED = """
+import numpy as np
+import tensorflow as tf
+
+def plants(lines, size):
+    rows, at = lines[1:], 0
+    order = lines
+    while True:
+        if at == 0:
+            np.random.shuffle({changed})
+        at = (at + size) % len(lines)
+        print(lines)
+        yield read(lines[at])
+
+model.fit(plants(self.lines[:9], size=4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "advised", "call"),
+    [
+        ("lines", "threads=4", "lambda: plants(self.lines[:9].copy(), size=4)"),
+        ("order", "threads=4", "lambda: plants(self.lines[:9].copy(), size=4)"),
+        ("lines", "threads=1", "lambda: plants(self.lines[:9], size=4)"),
+        ("lines", "processes=4", "lambda: plants(self.lines[:9], size=4)"),
+        ("rows", "threads=4", "lambda: plants(self.lines[:9], size=4)"),
+        ("known", "processes=4", "lambda: plants(self.lines[:9], size=4)"),
+        ("known", "threads=4", ""),
+    ],
+)
+def test_threads_shuffle_lists_of_their_own(
+    tmp_path: Path, changed: str, advised: str, call: str
+) -> None:
+    """In a list that another thread shuffles, records would come twice or not at all."""
+    text = SHUFFLED.format(changed=changed)
+    script = Script(tmp_path, text, kind="keras", loop="model.fit(")
+    script.sampled(PRODUCER, "plants", "yield read").advised(*advised.split("="))
+    found = script.patched(GeneratorCall())
+    assert f"fit(FeedRunner({call or 'lambda: plants(self.lines[:9], size=4)'}, " in found
+    assert (f"{advised})" in found) == bool(call)
 
 
 QUEUED = """

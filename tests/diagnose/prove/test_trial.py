@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,30 +17,61 @@ from fastfeed.diagnose.prove.workspace import Workspace
 from fastfeed.diagnose.run.script import Script
 
 
+@pytest.fixture
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
+    """Runs of an empty script."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    room = Workspace(Script(("train.py",)), scratch=scratch, environment={})
+    return Trials(room, seconds=5.0, end_s=math.inf)
+
+
+def ended(words: list[str], stdout: Any) -> None:
+    """Write what a run writes that saw 40 steps."""
+    stdout.write(b"AttributeError: dataset\n")
+    folder = Path(json.loads(words[3])["folder"])
+    found = {"ends": [0.1 * n for n in range(40)], "died": [], "unused": []}
+    found["batches"] = Digests().as_json()
+    (folder / "run.json").write_text(json.dumps(found))
+
+
 @pytest.mark.parametrize(
     ("code", "failed"),
     [(0, ""), (None, ""), (1, "AttributeError: dataset"), (-11, "AttributeError: dataset")],
 )
 def test_a_run_that_fails_after_its_steps_does_not_count(
-    code: int | None, failed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int | None, failed: str, trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as one whose patch breaks what comes behind an epoch."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("")
 
     def run_session(words: list[str], *, stdout: Any, **options: Any) -> int | None:
-        stdout.write(b"AttributeError: dataset\n")
-        folder = Path(json.loads(words[3])["folder"])
-        found = {"ends": [0.1 * n for n in range(40)], "died": [], "unused": []}
-        found["batches"] = Digests().as_json()
-        (folder / "run.json").write_text(json.dumps(found))
+        ended(words, stdout)
         return code
 
     monkeypatch.setattr(trial, "run_session", run_session)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    room = Workspace(Script(("train.py",)), scratch=scratch, environment={})
-    trials = Trials(room, seconds=5.0, end_s=math.inf)
     found = trials.rate((), seconds=5.0, warmup=0.0)
     assert found.failed == failed
     assert failed or found.pace.steady == pytest.approx(10.0)
+
+
+def test_how_long_runs_take_to_start_is_measured(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search leaves the time that its proof takes; one that ends at once says nothing of it."""
+    took_s, now_s = iter([12.0, 5.5, 0.2, 8.5]), 100.0
+
+    def run_session(words: list[str], *, stdout: Any, **options: Any) -> int | None:
+        nonlocal now_s
+        now_s += next(took_s)
+        ended(words, stdout)
+        return 0
+
+    monkeypatch.setattr(trial, "run_session", run_session)
+    monkeypatch.setattr(trial, "time", SimpleNamespace(monotonic=lambda: now_s))
+    found = []
+    for _ in range(4):
+        trials.rate((), seconds=5.0, warmup=0.0)
+        found.append(trials.start_s)
+    assert found == [7.0, 3.75, 3.75, pytest.approx(11 / 3)]

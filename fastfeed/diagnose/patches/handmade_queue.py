@@ -8,8 +8,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fastfeed.diagnose.patches.datasets import is_endless, producer_words
-from fastfeed.diagnose.patches.names import SCOPES, only_seeds, own, path_of, read
+from fastfeed.diagnose.patches.names import (
+    SCOPES,
+    changed_outside,
+    only_seeds,
+    own,
+    path_of,
+    read,
+)
 from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal, fresh, imported_by
+from fastfeed.diagnose.patches.serial_loop import modules_of
 from fastfeed.diagnose.patches.source_file import (
     WORKERS,
     Edit,
@@ -42,8 +50,10 @@ class HandmadeQueue:
         (filled,) = found
         file, name = filled.file, filled.function.name
         sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
-        copies = bool(filled.size) or is_endless(filled.function)
-        options = dict(producer_words(case, copies=copies))
+        several = bool(filled.size)  # which share what they change by now
+        copies = several or is_endless(filled.function)
+        apart = several or not filled.changed()
+        options = dict(producer_words(case, copies=copies, apart=apart))
         if filled.numbered:
             every = (f"{kind}={filled.size}" for kind in ("threads", "processes"))
             options = {one: options.get(one) for one in every}
@@ -72,6 +82,11 @@ class _Filled(NamedTuple):
     gets: list[ast.expr]  # `queue.get`, and `queue.get()`
     size: str  # how many are made, "" for one
     numbered: bool  # each gets its number, other than as a seed
+
+    def changed(self) -> set[str]:
+        """Return what the function changes in place and does not make, but for the queue."""
+        found = changed_outside(self.function, modules=modules_of(self.file))
+        return found - {_queue_in(self.put, "put")}
 
     def edits(self, words: str, sink: str) -> tuple[Edit, ...]:
         """Return the edits, none if the text does not allow them."""

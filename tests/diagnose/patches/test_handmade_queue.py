@@ -71,6 +71,26 @@ def test_a_queue_that_threads_fill_becomes_a_runner(
     assert found.endswith(FILLED.format(argument=argument, words=words or "processes=2"))
 
 
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ("Thread(target=fill, args=(1,)).start()", ["threads=1", "processes=1"]),
+        (
+            "for i in range(3):\n    Thread(target=fill, args=(1,)).start()",
+            ["threads=2", "threads=1", "processes=1"],
+        ),
+    ],
+)
+def test_threads_that_share_nothing_by_now_do_not_begin_to(
+    tmp_path: Path, made: str, words: list[str]
+) -> None:
+    text = QUEUE.format(made=made).replace("n += step", "rows.sort()")
+    script = Script(tmp_path, text, kind="queue", loop="while running():")
+    script.calls_of("Thread", ".start()").advised("threads", "2")
+    titles = [one.title for one in script.proposals(HandmadeQueue())]
+    assert titles == [f"FeedRunner(fill, {one}) in place of the queue" for one in words]
+
+
 def test_a_queue_given_to_processes_and_passed_on_becomes_a_runner(tmp_path: Path) -> None:
     text = """def put_all(number, found):
     while True:

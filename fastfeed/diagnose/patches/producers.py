@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fastfeed.diagnose.patches.datasets import shares
 from fastfeed.diagnose.patches.names import LOOPS, below, bound, last_of, only_seeds, path_of
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
 from fastfeed.diagnose.patches.source_file import WORKERS, Edit, SourceFile, called, started_by
@@ -20,11 +21,13 @@ class RunnerOptions:
 
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
         for _, file, call in case.sites("FeedRunner"):
-            advice = case.advice(*COUNTS)
-            if advice is not None:
+            advice, known = case.advice(*COUNTS), {one.arg: one.value for one in call.keywords}
+            now = known.get("threads", ast.Constant(1))
+            alone = isinstance(now, ast.Constant) and now.value == 1 and bool(call.args)
+            share = alone and shares(file, call.args[0])
+            if advice is not None and not (share and advice.knob == "threads"):
                 edits = [file.with_keyword(call, advice.knob, value=advice.value)]
                 if advice.knob == "processes":  # threads are then those of each process
-                    known = {one.arg for one in call.keywords}
                     edits += [file.with_keyword(call, "threads", value="1")] * ("threads" in known)
                 yield Proposal(f"{advice.knob}={advice.value}", tuple(edits), advice)
             for knob, value in (("order", '"any"'), ("dtypes", '"float32"'), ("cache", '"ram"')):

@@ -216,6 +216,25 @@ def test_a_loader_with_a_sampler_stays(tmp_path: Path) -> None:
     assert script.proposals(LoaderRunner()) == []
 
 
+@pytest.mark.parametrize(
+    ("source", "advised", "proposed"),
+    [
+        ("make", "threads", False),
+        ("lambda: make()", "threads", False),
+        ("make", "processes", True),
+        ("make, threads=2", "threads", True),
+        ("other, threads=1", "threads", True),
+    ],
+)
+def test_a_runner_whose_threads_would_begin_to_share_gets_no_more(
+    tmp_path: Path, source: str, advised: str, proposed: bool
+) -> None:
+    text = f"def make():\n    rows.sort()\n    yield rows\n\nrun = FeedRunner({source})\n"
+    script = Script(tmp_path, text, kind="runner", loop="run =")
+    script.calls_of("FeedRunner", "FeedRunner(").advised(advised, "8")
+    assert bool(script.proposals(RunnerOptions())) == proposed
+
+
 def test_two_changes_of_one_call_fit_together(tmp_path: Path) -> None:
     text = "run = FeedRunner(make, threads=1)\nfor x in run:\n    step(x)\n"
     script = Script(tmp_path, text, kind="runner", loop="for x in run:")

@@ -21,6 +21,7 @@ from fastfeed.source.base import (
     close_left,
     refuse_options,
 )
+from fastfeed.source.shared_order import SharedOrder
 from fastfeed.source.stream_comparison import (
     WAYS_OUT,
     StreamComparison,
@@ -44,6 +45,7 @@ class CallableSource:
         self.reader = ItemReader(False, self._chunk, keyed=False)
         self._shard = options.place
         self.comparison = StreamComparison()
+        self._orders = SharedOrder()
         # what happens to the digest of an item; a worker process sends it
         self.compare: Callable[..., None] = self.comparison.add
         self._lock = threading.Lock()
@@ -94,6 +96,8 @@ class CallableSource:
                             "the callable does not use worker.start: it is read from its "
                             "beginning, and the items that were delivered already are skipped"
                         )
+                if worker.count > 1 and number & number - 1 == 0:  # 0, and the powers of two
+                    self._orders.look(worker.index, iterator)
                 if number >= skip:
                     yield Item(None, payload, number - skip + worker.passed)
                 empty = False
@@ -102,6 +106,7 @@ class CallableSource:
             raise
         finally:
             self._owners.pop(id(stream), None)
+            self._orders.forget(worker.index)
         getattr(iterator, "close", int)()
         self._end(worker, empty and not worker.passed)
 

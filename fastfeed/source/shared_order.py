@@ -14,7 +14,7 @@ import numpy as np
 from fastfeed.errors import FeedWarning
 
 SAMPLED_PLACES = 64  # elements whose places are compared
-MOST_ELEMENTS = 1_000_000  # of a list that is looked at: a look at so many takes 30 ms
+LARGEST_LIST = 1_000_000  # of a list that is looked at: a look at so many takes 30 ms
 
 
 class _Known(NamedTuple):
@@ -85,7 +85,7 @@ def _read_by(frame: FrameType) -> Iterator[tuple[str, Any]]:
     found += [(name, frame.f_globals[name]) for name in code.co_names if name in frame.f_globals]
     for name, value in found:
         array = type(value) is np.ndarray and value.ndim == 1 and not value.dtype.hasobject
-        if (array or type(value) is list) and 1 < len(value) <= MOST_ELEMENTS:
+        if (array or type(value) is list) and 1 < len(value) <= LARGEST_LIST:
             yield name, value
 
 

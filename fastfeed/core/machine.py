@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import re
 from functools import lru_cache
@@ -105,11 +106,18 @@ def local_ranks() -> int:
     return next((int(text) for text in told if text.isdigit() and int(text) > 0), 1)
 
 
-def workers_that_fit(running: int = 0) -> tuple[int, str]:
-    """Return how many worker processes this machine can hold, those that are `running` included,
-    and what limits them."""
-    free = free_memory_nbytes() // WORKER_NBYTES
-    limits = [(running + free, "the free memory, at 30 MB each")]
+def private_nbytes(pid: int) -> int:
+    """Return the bytes of a process that are neither shared memory nor pages of files; 0 where the
+    system does not tell."""
+    pages = _text(f"/proc/{pid}/statm").split()[1:3]
+    return (int(pages[0]) - int(pages[1])) * mmap.PAGESIZE if pages else 0
+
+
+def workers_that_fit(running: int = 0, *, nbytes: int = WORKER_NBYTES) -> tuple[int, str]:
+    """Return how many worker processes of `nbytes` this machine can hold, those that are `running`
+    included, and what limits them."""
+    free = free_memory_nbytes() // nbytes
+    limits = [(running + free, f"the free memory, at {nbytes / 1e6:.0f} MB each")]
     if resource is not None:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files != resource.RLIM_INFINITY:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 
 from fastfeed.core.machine import (
+    WORKER_NBYTES,
     cores,
     memory_stalls_s,
     nearly_full,
+    private_nbytes,
     threads_that_fit,
     workers_that_fit,
 )
@@ -31,7 +34,10 @@ CALM_S = 30.0  # without pressure, after which producers may come back
 class ProducerLimits:
     """Limits of the number of producers `knob` of a feed."""
 
-    def __init__(self, knob: str, options: FeedOptions) -> None:
+    def __init__(
+        self, knob: str, options: FeedOptions, *, pids: Callable[[], Iterable[int]] = tuple
+    ) -> None:
+        self._pids = pids  # of its worker processes
         self._knob = knob
         self._options = options
         self._looked_s = self._pressed_s = -math.inf
@@ -100,7 +106,8 @@ class ProducerLimits:
     def _fits(self, count: int) -> tuple[int, str]:
         if self._knob == "threads":
             return threads_that_fit(1, count)
-        return workers_that_fit(count)
+        used = [private_nbytes(pid) for pid in self._pids()]
+        return workers_that_fit(count, nbytes=max([WORKER_NBYTES, *used]))
 
 
 def most_in_memory(options: FeedOptions, nbytes: int, *, knob: str) -> int:

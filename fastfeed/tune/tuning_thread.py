@@ -44,7 +44,7 @@ class TuningThread:
         self._stream = weakref.ref(stream)
         self.knob = knob
         self._feed: weakref.ref[Any] | None = None
-        self._limits = ProducerLimits(knob, stream.options)
+        self._limits = ProducerLimits(knob, stream.options, pids=self._pids)
         count, options = count_of(stream.options, knob), stream.options
         each = options.threads if knob == "processes" else 1  # producers of one
         others = options.parallel - each * count
@@ -102,6 +102,12 @@ class TuningThread:
             LOG.warning("%s= stays what it is from now on: %s", self.knob, error)
         finally:
             self._ended = True
+
+    def _pids(self) -> list[int]:
+        """Return the worker processes on this machine."""
+        stream = self._stream()
+        workers = stream.feed.status().workers if stream is not None and stream.feed else []
+        return [one.pid for one in workers if one.pid and not one.node]
 
     def _look(self, stream: TunedStream) -> None:
         feed = stream.feed

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import fastfeed
 from fastfeed import FeedRunner, Remote, Worker
+from fastfeed.core import machine
 from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.errors import FeedTimeout, OptionError, ProducerFailed
 from fastfeed.jobs.runner_samples import WatchedRunner
@@ -417,6 +418,35 @@ def test_producers_leave_under_pressure(clock: Clock) -> None:
     clock.full = True
     clock.go_on(1.0)
     assert limit.most(WORK, 1) == (1, "the pressure on the memory")
+
+
+def test_workers_that_grow_leave_no_room_for_many(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = {7: 50_000_000, 8: 400_000_000}
+    monkeypatch.setattr(limits, "private_nbytes", lambda pid: used[pid])
+    monkeypatch.setattr(machine, "free_memory_nbytes", lambda: 1_000_000_000)
+    limit = ProducerLimits("processes", FeedOptions(processes=2, memory="1GB"), pids=lambda: used)
+    assert limit.most(WORK, 2) == (4, "the free memory, at 400 MB each")
+    used[8] = 600_000_000
+    clock.go_on(limits.ROOM_POLL_S)
+    assert limit.most(WORK, 2) == (3, "the free memory, at 600 MB each")
+
+
+def test_the_memory_of_workers_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[int, int] = {}
+
+    def private_nbytes(pid: int) -> int:
+        seen[pid] = machine.private_nbytes(pid)
+        return seen[pid]
+
+    for name in ("SYSTEM_POLL_S", "ROOM_POLL_S"):
+        monkeypatch.setattr(limits, name, 0.01)
+    monkeypatch.setattr(limits, "private_nbytes", private_nbytes)
+    with FeedRunner(RECORDS, batch_size=10, epochs=None, processes="auto") as runner:
+        next(one for one in runner if any(seen.values()))
+        status = runner.status()
+    assert status is not None and seen.keys() <= {one.pid for one in status.workers}
 
 
 def test_the_last_minute_says_what_a_producer_uses(

@@ -18,8 +18,8 @@ class QueueThreads:
     """More threads that fill a queue of the graph, each with examples of its own."""
 
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
-        advice = case.advice(KNOB)
-        if advice is None:
+        advice, loop = case.advice(KNOB), case.diagnosis.evidence.loop
+        if loop is None or loop.kind != "session":
             return
         calls = [
             (file, node)
@@ -32,8 +32,17 @@ class QueueThreads:
             edits = [
                 file.with_keyword(call, KNOB, value=str(count), position=QUEUES[called(call)])
                 for file, call in calls
+                if _threads_of(call) != count
             ]
             if edits:
                 title = f"tf.train.{called(calls[0][1])}(..., {KNOB}={count})"
                 told = advice if count == case.count(advice) else None
                 yield Proposal(title, tuple(edits), told, makes=True)
+
+
+def _threads_of(call: ast.Call) -> object:
+    """Return the number of threads that a call gives, None if its text does not tell."""
+    given = {one.arg: one.value for one in call.keywords}
+    positional = dict(enumerate(call.args))
+    value = given.get(KNOB, positional.get(QUEUES[called(call)], ast.Constant(1)))
+    return value.value if isinstance(value, ast.Constant) else None

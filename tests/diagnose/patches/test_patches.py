@@ -358,6 +358,10 @@ def test_a_queue_of_the_graph_gets_more_threads(tmp_path: Path, made: str, chang
         changed
     )
     assert [one.advice is not None for one in found] == [True] * bool(changed)
+    again = Script(tmp_path, text.replace("q = ", "q="), kind="session", loop="sess.run")
+    assert len(again.proposals(QueueThreads())) == bool(changed), "also without an advice"
+    more = Script(tmp_path, changed or text, kind="session", loop="")
+    assert more.proposals(QueueThreads()) == [], "it has as many"
 
 
 def test_a_cache_moves_behind_the_map(tmp_path: Path) -> None:

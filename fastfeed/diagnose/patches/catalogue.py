@@ -25,6 +25,7 @@ from fastfeed.diagnose.patches.source_file import Edit, edited
 from fastfeed.errors import OptionError
 
 PATCHES: tuple[Patch, ...] = (
+    LoaderRunner(),
     LoaderWorkers(),
     RunnerOptions(),
     FittedInput(),
@@ -38,22 +39,23 @@ PATCHES: tuple[Patch, ...] = (
     SerialLoop(),
     StartedProducers(),
     PoolThreads(),
-    LoaderRunner(),
     RarerPauses(),
 )
 
 
 def proposals_of(case: PatchCase) -> Iterator[Proposal]:
     """Yield the changes that fit a case and whose text is Python, each once, the most promising
-    first."""
+    first. One of which nothing is predicted may gain as much as any."""
     found: dict[tuple[Edit, ...], Proposal] = {}
     for patch in PATCHES:
         for one in patch.proposals(case):
             forms = [form for form in (one, *one.instead) if _is_python(case, form)]
             if forms:
                 found.setdefault(forms[0].edits, replace(forms[0], instead=tuple(forms[1:])))
+    known = [one.advice.predicted_speedup for one in found.values() if one.advice]
+    most = max(known, default=1.0)
     yield from sorted(
-        found.values(), key=lambda one: -(one.advice.predicted_speedup if one.advice else 1.0)
+        found.values(), key=lambda one: -(one.advice.predicted_speedup if one.advice else most)
     )
 
 

@@ -57,8 +57,7 @@ class LoaderRunner:
     """A FeedRunner in place of a DataLoader: batches in shared memory, epochs without a gap."""
 
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
-        advice = case.advice("transport", "epochs", "num_workers")
-        counted = case.advice("num_workers")
+        advice, counted = case.advice("transport"), case.advice("num_workers")
         for site, file, call in case.sites("DataLoader"):
             if _is_read(case, file, call=call) or _changes(case, call):
                 continue

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from fastfeed.diagnose.patches.datasets import shares
 from fastfeed.diagnose.patches.names import LOOPS, below, bound, last_of, only_seeds, path_of
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
+from fastfeed.diagnose.patches.serial_loop import producers_ahead
 from fastfeed.diagnose.patches.source_file import WORKERS, Edit, SourceFile, called, started_by
 from fastfeed.diagnose.proof import OTHER_DRAWS, WORDS
+from fastfeed.options import AUTO
 
 COUNTS = ("threads", "processes")
 COUNTING = ("range", "Barrier")
@@ -17,25 +19,36 @@ SAME_RECORDS = WORDS[: WORDS.index(OTHER_DRAWS)]  # of batches that hold the sam
 
 
 class RunnerOptions:
-    """Other options of a FeedRunner that the script has."""
+    """Other options of a FeedRunner that the script has: as many producers as are advised, and
+    others that may gain, too."""
 
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
         for _, file, call in case.sites("FeedRunner"):
-            advice, known = case.advice(*COUNTS), {one.arg: one.value for one in call.keywords}
-            now = known.get("threads", ast.Constant(1))
-            alone = isinstance(now, ast.Constant) and now.value == 1 and bool(call.args)
-            share = alone and shares(file, call.args[0])
-            if advice is not None and not (share and advice.knob == "threads"):
-                edits = [file.with_keyword(call, advice.knob, value=advice.value)]
-                if advice.knob == "processes":  # threads are then those of each process
-                    edits += [file.with_keyword(call, "threads", value="1")] * ("threads" in known)
-                yield Proposal(f"{advice.knob}={advice.value}", tuple(edits), advice)
+            yield from _other_counts(case, file, call=call)
             for knob, value in (("order", '"any"'), ("dtypes", '"float32"'), ("cache", '"ram"')):
                 advice = case.advice(knob)
                 if advice is not None and (knob, advice.value) != ("dtypes", "final"):
                     edit = file.with_keyword(call, knob, value=value)
                     casts, freezes = knob == "dtypes", knob == "cache"
                     yield Proposal(f"{knob}={value}", (edit,), advice, casts=casts, freezes=freezes)
+
+
+def _other_counts(case: PatchCase, file: SourceFile, *, call: ast.Call) -> Iterator[Proposal]:
+    known: dict[str | None, ast.expr] = {one.arg: one.value for one in call.keywords}
+    written = set(known)
+    if None not in known:  # they are not among those of a dict
+        known = {"threads": ast.Constant(1), "processes": ast.Constant(0), **known}
+    now = {name: one.value for name, one in known.items() if isinstance(one, ast.Constant)}
+    share = now.get("threads") == 1 and bool(call.args) and shares(file, call.args[0])
+    for kind, count, advice in producers_ahead(case):
+        # unless advised, "auto" stays, and so do the threads of a worker process
+        stays = AUTO in now.values() or (kind == "threads" and now.get("processes") != 0)
+        if (stays and not advice) or now.get(kind) == count or (share and kind == "threads"):
+            continue
+        edits = [file.with_keyword(call, kind, value=str(count))]
+        if kind == "processes":  # threads are then those of each process
+            edits += [file.with_keyword(call, "threads", value="1")] * ("threads" in written)
+        yield Proposal(f"{kind}={count}", tuple(edits), advice)
 
 
 class StartedProducers:

@@ -21,7 +21,7 @@ from fastfeed.diagnose.patches.datasets import (
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
 from fastfeed.diagnose.patches.graph_queue import QueueThreads
 from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderWorkers
-from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
+from fastfeed.diagnose.patches.producers import PoolThreads, StartedProducers
 from fastfeed.diagnose.patches.proposal import Patch, PatchCase, Proposal
 from fastfeed.diagnose.patches.rarer import RarerPauses
 from fastfeed.diagnose.patches.source_file import Edit
@@ -214,33 +214,6 @@ def test_a_loader_with_a_sampler_stays(tmp_path: Path) -> None:
     script = Script(tmp_path, text, kind="torch", loop="for x in loader:")
     script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2)
     assert script.proposals(LoaderRunner()) == []
-
-
-@pytest.mark.parametrize(
-    ("source", "advised", "proposed"),
-    [
-        ("make", "threads", False),
-        ("lambda: make()", "threads", False),
-        ("make", "processes", True),
-        ("make, threads=2", "threads", True),
-        ("other, threads=1", "threads", True),
-    ],
-)
-def test_a_runner_whose_threads_would_begin_to_share_gets_no_more(
-    tmp_path: Path, source: str, advised: str, proposed: bool
-) -> None:
-    text = f"def make():\n    rows.sort()\n    yield rows\n\nrun = FeedRunner({source})\n"
-    script = Script(tmp_path, text, kind="runner", loop="run =")
-    script.calls_of("FeedRunner", "FeedRunner(").advised(advised, "8")
-    assert bool(script.proposals(RunnerOptions())) == proposed
-
-
-def test_two_changes_of_one_call_fit_together(tmp_path: Path) -> None:
-    text = "run = FeedRunner(make, threads=1)\nfor x in run:\n    step(x)\n"
-    script = Script(tmp_path, text, kind="runner", loop="for x in run:")
-    script.calls_of("FeedRunner", "FeedRunner(").advised("threads", "8").advised("order", "any")
-    found = applied(text, *script.proposals(RunnerOptions()))
-    assert 'run = FeedRunner(make, threads=8, order="any")\n' in found
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fastfeed.core.user_code import is_users
 from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.patches.catalogue import proposals_of
@@ -165,8 +166,9 @@ def _case_of(seen: Seen, workspace: Workspace) -> PatchCase:
     if evidence.loop is not None and WATCHED in evidence.loop.text:  # no line of the user's
         evidence = replace(evidence, loop=replace(evidence.loop, text=""))
     diagnosis = judge(evidence, script=recording.script, died=recording.died)
-    # A folder may hold other scripts, with functions of the same names.
-    files = {name: file for name, file in workspace.sources.items() if name in seen.files}
+    # A folder may hold other scripts, with functions of the same names, and fastfeed itself.
+    names = {name for name in seen.files if is_users(name)}
+    files = {name: file for name, file in workspace.sources.items() if name in names}
     script = str(workspace.script or "")
     return PatchCase(diagnosis, files=files, calls=seen.calls, script=script)
 

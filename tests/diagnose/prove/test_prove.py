@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import fastfeed.errors
 from fastfeed.cli import main
 from fastfeed.diagnose.evidence import MarkHint
 from fastfeed.diagnose.evidence_file import Recording
@@ -269,11 +270,12 @@ def test_why_the_loop_could_not_be_marked_is_said(tmp_path: Path) -> None:
     )
 
 
-def test_only_files_that_the_script_imported_are_changed(tmp_path: Path) -> None:
+def test_only_files_of_the_users_that_the_script_imported_are_changed(tmp_path: Path) -> None:
     case = Script(tmp_path, PLAIN, kind="sampled", loop="for x, y").case()
-    sources = {**case.files, **read_sources([project(tmp_path) / "made.py"])}
+    own = Path(fastfeed.errors.__file__)
+    sources = {**case.files, **read_sources([project(tmp_path) / "made.py", own])}
     workspace: Any = SimpleNamespace(script=case.script, sources=sources)
-    seen = Seen(Recording(case.diagnosis.evidence), [], frozenset([case.script]))
+    seen = Seen(Recording(case.diagnosis.evidence), [], frozenset([case.script, str(own)]))
     trials: Any = SimpleNamespace(diagnose=lambda **options: seen)
     found, _, failed = diagnosed(trials, workspace, warmup_s=1.0, tell=lambda text: None)
-    assert (list(found.files), len(sources), failed) == ([case.script], 2, "")
+    assert (list(found.files), len(sources), failed) == ([case.script], 3, "")

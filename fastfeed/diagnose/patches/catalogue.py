@@ -44,19 +44,24 @@ PATCHES: tuple[Patch, ...] = (
 
 
 def proposals_of(case: PatchCase) -> Iterator[Proposal]:
-    """Yield the changes that fit a case and whose text is Python, each once, the most promising
-    first. One of which nothing is predicted may gain as much as any."""
+    """Yield the changes that fit a case and whose text is Python, each once: the first of each
+    patch, then the second ones, and so on, the most promising first. One of which nothing is
+    predicted may gain as much as any."""
     found: dict[tuple[Edit, ...], Proposal] = {}
+    ranks: dict[tuple[Edit, ...], int] = {}  # among the proposals of the same patch
     for patch in PATCHES:
-        for one in patch.proposals(case):
+        for rank, one in enumerate(patch.proposals(case)):
             forms = [form for form in (one, *one.instead) if _is_python(case, form)]
             if forms:
                 found.setdefault(forms[0].edits, replace(forms[0], instead=tuple(forms[1:])))
+                ranks.setdefault(forms[0].edits, rank)
     known = [one.advice.predicted_speedup for one in found.values() if one.advice]
     most = max(known, default=1.0)
-    yield from sorted(
-        found.values(), key=lambda one: -(one.advice.predicted_speedup if one.advice else most)
-    )
+
+    def promise(one: Proposal) -> tuple[int, float]:
+        return ranks[one.edits], -(one.advice.predicted_speedup if one.advice else most)
+
+    yield from sorted(found.values(), key=promise)
 
 
 def _is_python(case: PatchCase, form: Proposal) -> bool:

@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import pytest
 
+from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.evidence import PRODUCER, TRAINER
 from fastfeed.diagnose.patches import catalogue
 from fastfeed.diagnose.patches.catalogue import proposals_of
@@ -410,6 +411,29 @@ def test_a_change_that_is_no_python_is_not_proposed(
 
     monkeypatch.setattr(catalogue, "PATCHES", (Broken(),))
     assert list(proposals_of(script.case())) == [right]
+
+
+def test_the_first_of_each_patch_comes_before_the_second_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(tmp_path, FIT, kind="keras", loop="model.fit(")
+
+    class Predicting:
+        def __init__(self, *gains: float) -> None:
+            self.gains = gains
+
+        def proposals(self, case: PatchCase) -> Iterator[Proposal]:
+            for gain in self.gains:
+                name = f"{self.gains}, {gain}"
+                edit = Edit(str(script.path), 0, 0, f"# {name}\n")
+                told = Recommendation("", "threads", "2", gain, (gain, gain)) if gain else None
+                yield Proposal(name, (edit,), told)
+
+    patches = (Predicting(1.5, 3.0), Predicting(0, 4.0), Predicting(2.0, 0))
+    monkeypatch.setattr(catalogue, "PATCHES", patches)
+    titles = [one.title for one in proposals_of(script.case())]
+    first = ["(0, 4.0), 0", "(2.0, 0), 2.0", "(1.5, 3.0), 1.5"]
+    assert titles == [*first, "(0, 4.0), 4.0", "(2.0, 0), 0", "(1.5, 3.0), 3.0"]
 
 
 def test_arrays_that_keras_fits_stay(tmp_path: Path) -> None:

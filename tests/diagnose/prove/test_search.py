@@ -93,6 +93,16 @@ def test_changes_that_gain_are_kept_together() -> None:
     assert "no gain" in whys(found)["c"]
 
 
+@pytest.mark.parametrize(("gain", "kept"), [(1.98, "b"), (1.4, "a")])
+def test_of_two_that_may_be_as_good_the_one_that_is_compared_sooner_is_kept(
+    gain: float, kept: str
+) -> None:
+    alone = (Edit("train.py", 0, 1, "alone"),)
+    trials = FakeTrials({"a": 2.0, "b": gain}, noise=0.01)
+    found = searched(trials, proposal("a", alone=alone, makes=True), proposal("b", makes=True))
+    assert [edit.text for edit in found.edits] == [kept]
+
+
 def test_a_run_of_which_too_few_steps_were_seen_is_repeated_for_longer() -> None:
     class Slow(FakeTrials):
         def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:

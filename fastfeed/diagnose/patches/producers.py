@@ -48,7 +48,7 @@ def _other_counts(case: PatchCase, file: SourceFile, *, call: ast.Call) -> Itera
         edits = [file.with_keyword(call, kind, value=str(count))]
         if kind == "processes":  # threads are then those of each process
             edits += [file.with_keyword(call, "threads", value="1")] * ("threads" in written)
-        yield Proposal(f"{kind}={count}", tuple(edits), advice)
+        yield Proposal(f"{kind}={count}", tuple(edits), advice, makes=True)
 
 
 class StartedProducers:
@@ -68,7 +68,7 @@ class StartedProducers:
                 # threads. Only the batches show that they do not, random ones never.
                 allows = SAME_RECORDS if shares else WORDS[:-1]
                 edit = file.replaced(counted, advice.value)
-                yield Proposal(title, (edit,), advice, allows=allows)
+                yield Proposal(title, (edit,), advice, makes=True, allows=allows)
         for _, file, call in case.sites("Pool"):
             edit = _sized(file, call, value=advice.value)
             yield Proposal(f"a pool of {advice.value}", (edit,), advice)

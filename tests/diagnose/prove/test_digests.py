@@ -79,6 +79,11 @@ def test_draws_that_repeat_are_not_as_good_as_others() -> None:
     assert compared(before, digests_of(three), reseeded=reseeded).word == OTHER_DRAWS
     found = compared(before, digests_of([*three[:6], *three[:6]]), reseeded=reseeded)
     assert found == (DIFFERENT, "the first 48 records are 24 different ones in place of 48")
+    reseeded = digests_of([*two[:6], *two[:6]])
+    assert (
+        compared(before, digests_of([*three[:6], *three[:6]]), reseeded=reseeded).word
+        == OTHER_DRAWS
+    )
 
 
 def test_shapes_that_seeds_change_may_differ() -> None:

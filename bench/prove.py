@@ -142,12 +142,14 @@ def _rates(
             at = ready.folder
             runs.append(partial(_public_rate, ready, given.seconds))
         else:
-            at = folder / str(patched)
+            at = folder / str(patched) / SCENARIOS.relative_to(ROOT)
             names = shutil.ignore_patterns("evidence", "public", "__pycache__")
             shutil.copytree(SCENARIOS, at, ignore=names)
+            (folder / str(patched) / ".git").mkdir()
             runs.append(partial(_own_rate, at, name, given.seconds))
         if patched:
-            subprocess.run(["git", "apply", "-"], input=diff.encode(), cwd=at, check=True)
+            tree = next(one for one in (at, *at.parents) if (one / ".git").exists())  # of a diff
+            subprocess.run(["git", "apply", "-"], input=diff.encode(), cwd=tree, check=True)
     before, after = runs
     return [(before(), after()) for _ in range(ROUNDS)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import re
 from functools import lru_cache
@@ -107,10 +106,13 @@ def local_ranks() -> int:
 
 
 def private_nbytes(pid: int) -> int:
-    """Return the bytes of a process that are neither shared memory nor pages of files; 0 where the
-    system does not tell."""
-    pages = _text(f"/proc/{pid}/statm").split()[1:3]
-    return (int(pages[0]) - int(pages[1])) * mmap.PAGESIZE if pages else 0
+    """Return the bytes of a process that are neither shared memory nor pages of files; 0 if it is
+    gone."""
+    try:
+        found = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0
+    return int(found.rss - getattr(found, "shared", 0))  # only Linux tells the latter
 
 
 def workers_that_fit(running: int = 0, *, nbytes: int = WORKER_NBYTES) -> tuple[int, str]:

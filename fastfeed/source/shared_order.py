@@ -1,13 +1,14 @@
-"""Lists that several streams of one process read, and one of them shuffles in place: the others
-then miss records, and read some twice."""
+"""Warning of a list that several producer threads read, and one of them shuffles in place: the
+others then miss records, and read some twice."""
 
 from __future__ import annotations
 
 import threading
 import warnings
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +18,24 @@ SAMPLED_PLACES = 64  # elements whose places are compared
 LARGEST_LIST = 1_000_000  # of a list that is looked at: a look at so many takes 30 ms
 
 
-class _Known(NamedTuple):
-    """A list as it was when a stream first read it."""
+@dataclass
+class _Known:
+    """A list that is read. Only one that a second stream reads, too, is looked at as a whole."""
 
-    streams: set[int]
     held: Any  # keeps its id from being used again
-    places: Hashable  # what some of its places hold
-    content: Hashable  # what all of them hold, in any order
+    streams: set[int] = field(default_factory=set)
+    places: Hashable = None  # what some of its places held when a second stream read it
+    content: Hashable = None  # what all of them held, in any order
+
+    def moved(self, stream: int) -> bool:
+        """Note that a stream reads it; return True if its elements have changed places since a
+        second one did."""
+        self.streams.add(stream)
+        if len(self.streams) < 2:
+            return False
+        if self.content is None:
+            self.places, self.content = _places(self.held), _content(self.held)
+        return _places(self.held) != self.places and _content(self.held) == self.content
 
 
 class SharedOrder:
@@ -41,30 +53,10 @@ class SharedOrder:
         frame = getattr(generator, "gi_frame", None)
         if self._said or frame is None:
             return
-        for name, value in _read_by(frame):
-            known = self._known.get(id(value))
-            if known is None:
-                new = _Known({stream}, value, _places(value), _content(value))
-                with self._lock:
-                    known = self._known.setdefault(id(value), new)
-            known.streams.add(stream)
-            moved = len(known.streams) > 1 and _places(value) != known.places
-            if moved and _content(value) == known.content:
-                self._warn(name)
-                return
-
-    def forget(self, stream: int) -> None:
-        """Forget what only a stream reads, which has ended."""
         with self._lock:
-            for key, known in list(self._known.items()):
-                known.streams.discard(stream)
-                if not known.streams:
-                    del self._known[key]
-
-    def _warn(self, name: str) -> None:
-        with self._lock:
-            said, self._said = self._said, True
-        if not said:
+            name = self._moved(stream, frame)
+            self._said = self._said or bool(name)
+        if name:
             warnings.warn(
                 f"several producer threads read the list `{name}`, and its order has changed "
                 "meanwhile: where one of them shuffles it in place, the others miss records and "
@@ -73,6 +65,26 @@ class SharedOrder:
                 FeedWarning,
                 stacklevel=2,
             )
+
+    def _moved(self, stream: int, frame: FrameType) -> str:
+        """Return the name of a list that was shuffled, "" if none is seen."""
+        if self._said:
+            return ""
+        try:
+            for name, value in _read_by(frame):
+                if self._known.setdefault(id(value), _Known(value)).moved(stream):
+                    return name
+        except Exception:  # attributes and elements run code of the user's classes
+            return ""
+        return ""
+
+    def forget(self, stream: int) -> None:
+        """Forget what only a stream reads, which has ended."""
+        with self._lock:
+            for key, known in list(self._known.items()):
+                known.streams.discard(stream)
+                if not known.streams:
+                    del self._known[key]
 
 
 def _read_by(frame: FrameType) -> Iterator[tuple[str, Any]]:

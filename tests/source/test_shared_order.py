@@ -108,6 +108,19 @@ def test_what_one_stream_has_for_itself_or_only_fills_is_no_fault(streams: list[
     assert seen(streams) == []
 
 
+def test_what_cannot_be_looked_at_ends_no_feed() -> None:
+    class Strange:
+        def __getattr__(self, name: str) -> Any:
+            raise ValueError(name)
+
+        __slots__ = ()
+
+    def batches(strange: Strange) -> Iterator[int]:
+        yield from range(9)
+
+    assert seen(pair(batches, Strange())) == []
+
+
 def test_an_ended_stream_holds_nothing() -> None:
     class Held(np.ndarray):
         pass

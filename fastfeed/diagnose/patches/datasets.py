@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
-from fastfeed.diagnose.patches.names import changed_outside, last_of, own, path_of
+from fastfeed.diagnose.patches.names import functions_of, own, shares
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, imported_by
-from fastfeed.diagnose.patches.serial_loop import modules_of
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 
 # Input in memory; a generator, which runs in a thread by now.
@@ -152,20 +151,6 @@ def producer_words(
     for one in ("threads=1", "processes=1"):
         words.setdefault(one, None)
     yield from words.items()
-
-
-def functions_of(file: SourceFile, maker: ast.expr) -> list[ast.FunctionDef]:
-    """Return the functions of a file that an expression may name, or call in a lambda."""
-    body = maker.body if isinstance(maker, ast.Lambda) else maker
-    name = last_of(path_of(body.func if isinstance(body, ast.Call) else body))
-    functions = (one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef))
-    return [one for one in functions if one.name == name]
-
-
-def shares(file: SourceFile, maker: ast.expr) -> bool:
-    """Return True if several threads that run a function of a file would share what it changes."""
-    modules = modules_of(file)
-    return any(changed_outside(one, modules=modules) for one in functions_of(file, maker))
 
 
 def is_endless(function: ast.FunctionDef) -> bool:

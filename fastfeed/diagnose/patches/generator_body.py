@@ -28,12 +28,11 @@ from fastfeed.diagnose.patches.proposal import (
     Proposal,
     fresh,
     imported_by,
+    producers_ahead,
     top_of,
 )
 from fastfeed.diagnose.patches.serial_loop import (
     Loop,
-    modules_of,
-    producers_ahead,
     shown_by_loop,
 )
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile
@@ -96,7 +95,7 @@ class _Body(NamedTuple):
         target = set(bound([loop.target])) if isinstance(loop, ast.For) else set()
         written, needed = set(bound(loop.body)), read_first(loop.body)
         made = (written - needed) | target
-        kept = _changes(loop.body, made=made) - made - modules_of(file)
+        kept = _changes(loop.body, made=made) - made - file.modules
         kept |= written & (needed - target)
         if leaves(loop.body[:-1]) or kept:
             return None

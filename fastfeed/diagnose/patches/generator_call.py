@@ -11,7 +11,7 @@ from fastfeed.diagnose.evidence import PRODUCER, TRAINER
 from fastfeed.diagnose.patches.datasets import is_endless, keras_sink, producer_words
 from fastfeed.diagnose.patches.names import COMPREHENSIONS, OWNER, changed_outside, own
 from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal, imported_by
-from fastfeed.diagnose.patches.serial_loop import modules_of, shown_by_loop
+from fastfeed.diagnose.patches.serial_loop import shown_by_loop
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called, edited
 from fastfeed.probes.places import Place
 
@@ -31,7 +31,7 @@ class GeneratorCall:
         if loop is None or loop.kind in HAVE_ONE:
             return
         for file, function in generators_of(case, most=1)[:1]:
-            shared = changed_outside(function, modules=modules_of(file))
+            shared = changed_outside(function, modules=file.modules)
             yield from _instead_of(case, function, shared=shared, keras=loop.kind == "keras")
 
 

@@ -17,7 +17,6 @@ from fastfeed.diagnose.patches.names import (
     read,
 )
 from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal, fresh, imported_by
-from fastfeed.diagnose.patches.serial_loop import modules_of
 from fastfeed.diagnose.patches.source_file import (
     WORKERS,
     Edit,
@@ -85,7 +84,7 @@ class _Filled(NamedTuple):
 
     def changed(self) -> set[str]:
         """Return what the function changes in place and does not make, but for the queue."""
-        found = changed_outside(self.function, modules=modules_of(self.file))
+        found = changed_outside(self.function, modules=self.file.modules)
         return found - {_queue_in(self.put, "put")}
 
     def edits(self, words: str, sink: str) -> tuple[Edit, ...]:

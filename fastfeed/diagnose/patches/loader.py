@@ -9,7 +9,6 @@ from fastfeed.diagnose.patches.call_site import CallSite
 from fastfeed.diagnose.patches.names import OWNER, bound, changed, last_of, path_of
 from fastfeed.diagnose.patches.producers import SAME_RECORDS
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal
-from fastfeed.diagnose.patches.serial_loop import modules_of
 from fastfeed.diagnose.patches.source_file import SourceFile, called
 from fastfeed.diagnose.proof import WORDS
 
@@ -108,7 +107,8 @@ def _other_loaders(case: PatchCase, names: set[str]) -> set[str]:
 def _of_others(case: PatchCase, call: ast.Call) -> set[str]:
     """Return the dotted names of what is no attribute of a loader: of modules, of parsed arguments,
     of the data themselves, and what is stored, which a loader allows for none of them."""
-    nodes, modules = _nodes(case), set().union(*map(modules_of, case.files.values()))
+    nodes = _nodes(case)
+    modules = {name for file in case.files.values() for name in file.modules}
     known = [path_of(one) for one in nodes if isinstance(one, ast.Attribute)]
     stores = (one for one in nodes if isinstance(getattr(one, "ctx", None), ast.Store))
     parsed = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Set
 
+from fastfeed.diagnose.patches.source_file import SourceFile
 from fastfeed.diagnose.proof import SEEDED_KINDS, SEEDERS
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -102,17 +103,40 @@ def changed(nodes: Iterable[ast.AST], *, made: Set[str] = frozenset()) -> set[st
 def changed_outside(function: ast.FunctionDef, *, modules: Set[str]) -> set[str]:
     """Return the names of what a function changes in place and does not make itself, but for
     functions of modules: all that run it share that."""
-    nodes = [node for one in function.body for node in own(one) if isinstance(node, ast.Assign)]
-    same = {path_of(one.targets[0]): path_of(one.value) for one in nodes if path_of(one.value)}
+    names = dict(_other_names(function))
     found: set[str] = set()
     for name in changed(function.body):
         seen: set[str] = set()
-        while name in same.keys() - seen:
+        while name in names.keys() - seen:
             seen.add(name)
-            name = same[name]
+            name = names[name]
         found.add(name)
-    made = set(bound(function.body)) - same.keys() | modules
+    made = set(bound(function.body)) - names.keys() | modules
     return {one for one in found if one.partition(".")[0] not in made}
+
+
+def _other_names(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """Yield the names that a function gives to what has one, with the first one."""
+    nodes = (node for one in function.body for node in own(one) if isinstance(node, ast.Assign))
+    for target, value in ((target, node.value) for node in nodes for target in node.targets):
+        pairs = [(target, value)]
+        if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+            pairs = list(zip(target.elts, value.elts, strict=False))
+        yield from ((path_of(one), path_of(other)) for one, other in pairs if path_of(other))
+
+
+def functions_of(file: SourceFile, maker: ast.expr) -> list[ast.FunctionDef]:
+    """Return the functions of a file that an expression may name, or call in a lambda."""
+    body = maker.body if isinstance(maker, ast.Lambda) else maker
+    name = last_of(path_of(body.func if isinstance(body, ast.Call) else body))
+    functions = (one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef))
+    return [one for one in functions if one.name == name]
+
+
+def shares(file: SourceFile, maker: ast.expr) -> bool:
+    """Return True if several threads that run a function of a file would share what it changes."""
+    made = functions_of(file, maker)
+    return any(changed_outside(one, modules=file.modules) for one in made)
 
 
 def advanced(nodes: Iterable[ast.AST]) -> set[str]:

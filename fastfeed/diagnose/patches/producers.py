@@ -5,10 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fastfeed.diagnose.patches.datasets import shares
-from fastfeed.diagnose.patches.names import LOOPS, below, bound, last_of, only_seeds, path_of
-from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
-from fastfeed.diagnose.patches.serial_loop import producers_ahead
+from fastfeed.diagnose.patches.names import (
+    LOOPS,
+    below,
+    bound,
+    last_of,
+    only_seeds,
+    path_of,
+    shares,
+)
+from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, producers_ahead, top_of
 from fastfeed.diagnose.patches.source_file import WORKERS, Edit, SourceFile, called, started_by
 from fastfeed.diagnose.proof import OTHER_DRAWS, WORDS
 from fastfeed.options import AUTO
@@ -34,6 +40,7 @@ class RunnerOptions:
 
 
 def _other_counts(case: PatchCase, file: SourceFile, *, call: ast.Call) -> Iterator[Proposal]:
+    """Yield other numbers of threads and of processes of a FeedRunner."""
     known: dict[str | None, ast.expr] = {one.arg: one.value for one in call.keywords}
     written = set(known)
     if None not in known:  # they are not among those of a dict
@@ -60,13 +67,13 @@ class StartedProducers:
             return
         kind = "Process" if advice.knob == "processes" else "Thread"
         for _, file, call in case.sites(kind):
-            counted, shares = counted_around(file, call)
+            counted, may_share_out = counted_around(file, call)
             if counted is not None:
                 title = f"{kind.lower()}s: {file.source(counted)} -> {advice.value}"
                 # A thread that gets its number may read its share, and the shares of another number
                 # may leave some out; one that ends may read everything, as often as there are
                 # threads. Only the batches show that they do not, random ones never.
-                allows = SAME_RECORDS if shares else WORDS[:-1]
+                allows = SAME_RECORDS if may_share_out else WORDS[:-1]
                 edit = file.replaced(counted, advice.value)
                 yield Proposal(title, (edit,), advice, makes=True, allows=allows)
         for _, file, call in case.sites("Pool"):

@@ -131,6 +131,21 @@ class PatchCase:
         return (*top_of(file, [IMPORT]), *(edit for edit in inner if edit is not None))
 
 
+def producers_ahead(
+    case: PatchCase, *, most: int = 0
+) -> Iterator[tuple[str, int, Recommendation | None]]:
+    """Yield the kinds and numbers of producers that may help, with the advice that names them, the
+    advised kind first: as many as are advised, and one for each core; at most `most`, if given."""
+    advice = case.advice("processes", "threads")
+    counts = dict.fromkeys(min(most or n, n) for n in (case.count(advice), case.cores))
+    kinds = ["threads", "processes"]
+    if advice is not None and advice.knob == "processes":
+        kinds.reverse()
+    for kind, count in [*((kinds[0], n) for n in counts), (kinds[1], max(counts))]:
+        told = advice is not None and f"{kind}={count}" == f"{advice.knob}={advice.value}"
+        yield kind, count, advice if told else None
+
+
 # Last names of the functions that a call site may call, by its name.
 CALLED = {
     "Thread": ("start",),

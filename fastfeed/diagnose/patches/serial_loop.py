@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.patches.names import (
     LOOPS,
     SCOPES,
@@ -27,6 +26,7 @@ from fastfeed.diagnose.patches.proposal import (
     Proposal,
     fresh,
     imported_by,
+    producers_ahead,
     top_of,
 )
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
@@ -46,7 +46,8 @@ def {reads}(items):
 """
 MADE_AHEAD = "makes the input ahead of the step"  # end of the titles
 COUNTED = ("range", "trange")
-NO_BATCHES = (*COUNTED, *AROUND, "list", "sorted", "reversed", "zip", "len")  # made by these
+# Calls whose results are no batches.
+NO_BATCHES = (*COUNTED, *AROUND, "list", "sorted", "reversed", "zip", "len")
 
 
 class SerialLoop:
@@ -134,7 +135,7 @@ class _Made(NamedTuple):
         # what they fill in place, the step would read while they fill it again
         filled = changed(statements) - (written - needed)
         filled |= advanced(statements) & read(rest) - (written - needed)
-        touched = set(bound(rest)) | (changed(rest) - modules_of(file)) | advanced(rest)
+        touched = set(bound(rest)) | (changed(rest) - file.modules) | advanced(rest)
         taken_elsewhere = needed & touched
         if not taken or filled & used or taken_elsewhere or _catches(file, loop):
             return None
@@ -171,7 +172,7 @@ class _Made(NamedTuple):
         """Return the edits that make what a loop iterates over the items of a runner. What else of
         its body reads an item gets it from a queue, as the runner has read it."""
         file, target, source = self.file, self.file.source(loop.target), loop.iter
-        changes = changed(loop.body) - modules_of(file)
+        changes = changed(loop.body) - file.modules
         touched = {*bound(loop.body), *changes, *advanced(loop.body)}
         early = leaves(loop.body, by=(ast.Break, ast.Return))
         if self.carried or read([source]) & touched or (early and not _begins_anew(source)):
@@ -248,12 +249,6 @@ def _heads(loop: Loop) -> list[ast.AST]:
     return [*found, *(item.optional_vars for of in items for item in of if item.optional_vars)]
 
 
-def modules_of(file: SourceFile) -> set[str]:
-    """Return the names of imported modules: a call of their functions changes none of them."""
-    found = (node for node in ast.walk(file.tree) if isinstance(node, ast.Import))
-    return {one.asname or one.name.partition(".")[0] for node in found for one in node.names}
-
-
 def _catches(file: SourceFile, loop: Loop) -> bool:
     """Return True if the end of an iterator may be caught around a loop: it would come from a
     producer then."""
@@ -304,21 +299,6 @@ def _around(file: SourceFile, loop: Loop, *, options: str, sink: str) -> tuple[E
     return (file.replaced(source, f"FeedRunner({made}, {options}){sink}"),)
 
 
-def producers_ahead(
-    case: PatchCase, *, most: int = 0
-) -> Iterator[tuple[str, int, Recommendation | None]]:
-    """Yield the kinds and numbers of producers that may help, with the advice that names them, the
-    advised kind first: as many as are advised, and one for each core; at most `most`, if given."""
-    advice = case.advice("processes", "threads")
-    counts = dict.fromkeys(min(most or n, n) for n in (case.count(advice), case.cores))
-    kinds = ["threads", "processes"]
-    if advice is not None and advice.knob == "processes":
-        kinds.reverse()
-    for kind, count in [*((kinds[0], n) for n in counts), (kinds[1], max(counts))]:
-        told = advice is not None and f"{kind}={count}" == f"{advice.knob}={advice.value}"
-        yield kind, count, advice if told else None
-
-
 def _needed(body: list[ast.stmt], chosen: set[int]) -> set[int]:
     """Return the statements with those that write what they read: before them, and behind them as
     the next state of a counter."""
@@ -339,8 +319,8 @@ def _targets(loop: Loop) -> set[str]:
 
 
 def _read_elsewhere(file: SourceFile, loop: Loop) -> set[str]:
-    """Return the names that the file reads outside of a loop's body, or where they belong to a
-    function, this."""
+    """Return the names that are read outside of a loop's body: in its function, or in the whole
+    file if the function shares its names."""
     inside = {id(node) for one in loop.body for node in ast.walk(one)}
     around = next((one for one in file.ancestors(loop) if isinstance(one, SCOPES)), file.tree)
     shared = any(isinstance(node, (ast.Global, ast.Nonlocal)) for node in ast.walk(around))

@@ -54,6 +54,13 @@ class SourceFile:
     def _parents(self) -> Mapping[ast.AST, ast.AST]:
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
+    @cached_property
+    def modules(self) -> frozenset[str]:
+        """The names of imported modules: a call of their functions changes none of them."""
+        found = (node for node in ast.walk(self.tree) if isinstance(node, ast.Import))
+        names = (one for node in found for one in node.names)
+        return frozenset(one.asname or one.name.partition(".")[0] for one in names)
+
     def line(self, number: int) -> str:
         """Return a line, without blanks around it; "" if there is none."""
         return self._lines[number - 1].strip() if 0 < number <= len(self._lines) else ""

@@ -103,10 +103,8 @@ def compared(before: Digests, after: Digests, *, reseeded: Digests | None = None
                 DIFFERENT, _unlike(one, two) or f"{unequal} of the first {count} differ"
             )
     runs = [one.records for one in (before, reseeded) if one and len(one.records) >= rows]
-    distinct, repeated = (
-        min(len(set(one[:rows])) for one in runs),  # two runs of it may repeat other numbers
-        len(set(after.records[:rows])),
-    )
+    distinct = min(len(set(one[:rows])) for one in runs)  # a run may repeat more than another
+    repeated = len(set(after.records[:rows]))
     if repeated < (1 - MAX_LATE) * distinct:
         text = f"the first {rows} records are {repeated} different ones in place of {distinct}"
         return Sameness(DIFFERENT, text)

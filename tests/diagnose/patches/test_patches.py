@@ -473,8 +473,8 @@ import numpy as np
 import tensorflow as tf
 
 def plants(lines, size):
-    rows, at = lines[1:], 0
-    order = lines
+    rows = list(lines)
+    order, at = lines, 0
     while True:
         if at == 0:
             np.random.shuffle({changed})

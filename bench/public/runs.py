@@ -20,7 +20,7 @@ import psutil
 
 from bench.public.prepare import Prepared
 from bench.scenarios_runs import SAID
-from fastfeed.diagnose.prove.gains import steady_rate
+from fastfeed.diagnose.prove.gains import pace_of
 
 START_S = float(os.environ.get("START_S", 30.0))  # imports and compilations
 GRACE_S = 30.0  # a report is due that long after the time it was given
@@ -50,10 +50,10 @@ def rate(prepared: Prepared, *, seconds: float, warmup: float) -> dict[str, Any]
     found = [times for times in found if len(times) > 1 and times[-1] - times[0] > seconds / 2]
     if not found:
         raise RunFailed(f"{out}: exit {code}: {errors}")
-    rates = [steady_rate(times) for times in found]
+    paces = [pace_of(times) for times in found]
     return {
-        "steps_per_second": sum(one for one, _ in rates),
-        "pauses": max(n for _, n in rates),
+        "steps_per_second": sum(one.rate(one.long_s) for one in paces),
+        "pauses": max(len(one.pauses(one.long_s)) for one in paces),
         "foreign": max(one["foreign"] or 0.0 for one in read),
     }
 

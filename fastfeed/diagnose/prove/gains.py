@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fastfeed.model.students_t import students_t
 
 LONG_GAP, LEAST_GAP_S = 8.0, 0.02  # a pause: both times the median step and this long
+FEW = 2  # pauses that a window may hold or not, by where it begins
 ERROR = 0.05  # probability that something is called a gain without being one
 MIN_SPREAD = 0.01  # between runs of one script, standard deviation; two runs may agree by chance
 
@@ -25,14 +26,38 @@ class Gain(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """Steps/s of a run: on the `whole`, None if a window may hold one of its few pauses or not by
-    chance, and without pauses."""
+    """Seconds from step to step of a run."""
 
-    whole: float | None
-    steady: float
+    gaps: tuple[float, ...]
+
+    @property
+    def long_s(self) -> float:
+        """Seconds from which on a gap may be a pause."""
+        return max(LONG_GAP * median(self.gaps), LEAST_GAP_S)
+
+    def pauses(self, long_s: float) -> list[int]:
+        """Return the numbers of the gaps that are longer."""
+        return [number for number, gap in enumerate(self.gaps) if gap > long_s]
+
+    def rate(self, long_s: float) -> float:
+        """Return steps/s.
+
+        With several pauses it counts from the first to the last: a window that cuts off a part of
+        an epoch would count too many or too few of them.
+        """
+        pauses = self.pauses(long_s)
+        gaps = self.gaps
+        if len(pauses) > FEW:
+            gaps = gaps[pauses[0] + 1 : pauses[-1] + 1]
+        return len(gaps) / sum(gaps)
+
+    def steady(self, long_s: float) -> float:
+        """Return steps/s without the pauses."""
+        gaps = [gap for gap in self.gaps if gap <= long_s]
+        return len(gaps) / sum(gaps)
 
 
-NO_PACE = Pace(None, 0.0)
+NO_PACE = Pace(())
 
 
 class Spread(NamedTuple):
@@ -42,39 +67,27 @@ class Spread(NamedTuple):
     freedom: int
 
 
-def steady_rate(times: Sequence[float]) -> tuple[float, int]:
-    """Return steps/s from the times of steps, and the number of pauses between them.
-
-    With several pauses it counts from the first to the last: a window that cuts off a part of an
-    epoch would count too many or too few of them.
-    """
-    ends = _pauses(times)
-    first, last = (ends[0], ends[-1]) if len(ends) > 2 else (0, len(times) - 1)
-    return (last - first) / (times[last] - times[first]), len(ends)
-
-
 def pace_of(times: Sequence[float]) -> Pace:
     """Return the pace of a run from the times of its steps."""
-    rate, pauses = steady_rate(times)
-    ends = set(_pauses(times))
-    gaps = [b - a for i, (a, b) in enumerate(itertools.pairwise(times)) if i + 1 not in ends]
-    return Pace(rate if pauses > 2 or not pauses else None, len(gaps) / sum(gaps))
-
-
-def _pauses(times: Sequence[float]) -> list[int]:
-    """Return the numbers of the steps behind pauses."""
-    gaps = [b - a for a, b in itertools.pairwise(times)]
-    long = max(LONG_GAP * median(gaps), LEAST_GAP_S)
-    return [i + 1 for i, gap in enumerate(gaps) if gap > long]
+    return Pace(tuple(b - a for a, b in itertools.pairwise(times)))
 
 
 def comparable(*groups: Sequence[Pace]) -> list[list[float]]:
-    """Return steps/s that mean the same for all runs: with their pauses if that is known of each of
-    them, else without."""
-    whole = [[one.whole for one in group if one.whole is not None] for group in groups]
-    if [*map(len, whole)] == [*map(len, groups)]:
-        return whole
-    return [[one.steady for one in group] for group in groups]
+    """Return steps/s that mean the same for all runs.
+
+    A pause is what is long for each of the runs. Where some window holds so few that it may hold
+    them by chance, and all may have as many a step, they are left out; pauses that come with a
+    change are its own.
+    """
+    runs = [run for group in groups for run in group]
+    long_s = max((run.long_s for run in runs), default=0.0)
+    counts = [(len(run.pauses(long_s)), len(run.gaps)) for run in runs]
+    chance = any(0 < pauses <= FEW for pauses, _ in counts)
+    fewest = max(((n - 1) / of for n, of in counts), default=0.0)  # a step, of some run
+    most = min(((n + 1) / of for n, of in counts), default=0.0)
+    alike = chance and fewest <= most
+    rate = Pace.steady if alike else Pace.rate
+    return [[rate(run, long_s) for run in group] for group in groups]
 
 
 def gain_of(

@@ -3,6 +3,7 @@ others are tried on top of it."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -239,8 +240,8 @@ class Search:
     def _judge(self, one: Candidate) -> Gain:
         groups = [self.base, *(other.paces for other in self.candidates)]
         groups += [self.original] * bool(self.kept)
-        before, after, *found = comparable(self.base[one.since :], one.paces, *groups)
-        spread = spread_of([rates for rates in found if rates])
+        before, after = comparable(self.base[one.since :], one.paces)
+        spread = spread_of([*itertools.chain(*(comparable(group) for group in groups if group))])
         one.gain = gain_of(before, after, spread=spread, looks=max(1, self._looks))
         if not self.kept:
             one.alone = one.gain

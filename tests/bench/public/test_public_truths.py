@@ -5,7 +5,7 @@ import pytest
 from bench.public.recipe import Recipe, Variant
 from bench.public.score import score
 from bench.public.truths import expected, input_helps, truth
-from fastfeed.diagnose.prove.gains import steady_rate
+from fastfeed.diagnose.prove.gains import pace_of
 
 CHANGE = Variant(switches=("torch.workers=2",))
 RECIPE = Recipe("one", "torch", "image", "a/b", "c.py", changes={"num_workers=2": CHANGE})
@@ -47,7 +47,9 @@ def test_an_answer_is_compared_with_the_truth() -> None:
 
 
 def test_a_rate_without_pauses_is_that_of_the_whole_window() -> None:
-    assert steady_rate([i * 0.1 for i in range(11)]) == (pytest.approx(10), 0)
+    pace = pace_of([i * 0.1 for i in range(11)])
+    assert pace.rate(pace.long_s) == pytest.approx(10)
+    assert not pace.pauses(pace.long_s)
 
 
 def test_a_rate_with_pauses_is_that_of_whole_epochs() -> None:
@@ -55,7 +57,9 @@ def test_a_rate_with_pauses_is_that_of_whole_epochs() -> None:
     for i in range(1, 48):  # a pause of 1 s after every ten steps; the window cuts the last epoch
         now += 0.1 + (1.0 if i % 10 == 0 else 0.0)
         times.append(now)
-    assert steady_rate(times) == (pytest.approx(5.0), 4)
+    pace = pace_of(times)
+    assert pace.rate(pace.long_s) == pytest.approx(5.0)
+    assert len(pace.pauses(pace.long_s)) == 4
 
 
 def test_a_value_in_words_is_the_variant_of_its_first_word() -> None:

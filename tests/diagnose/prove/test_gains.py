@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fastfeed.diagnose.prove.gains import (
     MIN_SPREAD,
+    Pace,
     Spread,
     comparable,
     gain_of,
     pace_of,
     spread_of,
-    steady_rate,
 )
 
 
@@ -52,9 +54,9 @@ def test_pauses_count_in_whole_periods() -> None:
     for n in range(100):
         now += 1.0 if n % 20 == 19 else 0.01
         times.append(now)
-    rate, pauses = steady_rate(times)
-    assert pauses == 5
-    assert rate == pytest.approx(20 / 1.19, rel=1e-6)
+    pace = pace_of(times)
+    assert len(pace.pauses(pace.long_s)) == 5
+    assert pace.rate(pace.long_s) == pytest.approx(20 / 1.19, rel=1e-6)
 
 
 def training(
@@ -73,7 +75,8 @@ def training(
 def test_a_pause_that_one_window_holds_by_chance_is_no_gain() -> None:
     about = {"first": 50, "seconds": 7.0, "epoch": 200, "pause_s": 0.9}
     one, two = (pace_of(training(s, **about)) for s in (1 / 25.2, 1 / 20.0))
-    assert (one.whole, two.whole) == (None, two.steady), "the second window ends before a pause"
+    counts = [len(pace.pauses(pace.long_s)) for pace in (one, two)]
+    assert counts == [1, 0], "the second window ends before a pause"
     (before,), (after,) = comparable([one], [two])
     assert (before, after) == pytest.approx((25.2, 20.0))
 
@@ -84,6 +87,41 @@ def test_pauses_count_where_all_windows_hold_several() -> None:
     (before,), (after,) = comparable(paces[:1], paces[1:])
     assert before == pytest.approx(20 / 0.9)
     assert after == pytest.approx(20 / 0.7)
+
+
+def test_waits_that_come_with_a_change_are_not_left_out() -> None:
+    """A runner that makes its batches in bursts: three quick steps, then a wait for more."""
+    steps = [0.0102] * 600
+    steps[300] = 0.2  # the one pause of the window
+    bursts = [0.002, 0.002, 0.002, 0.038] * 200
+    (before,), (after,) = comparable([Pace(tuple(steps))], [Pace(tuple(bursts))])
+    assert before == pytest.approx(98, rel=0.05)
+    assert after == pytest.approx(4 / 0.044)
+
+
+def test_pauses_that_come_with_a_change_are_its_own() -> None:
+    """Such as workers that start anew for each epoch."""
+    steps = [0.01] * 700
+    steps[300] = 0.4
+    slower = ([0.005] * 20 + [0.4]) * 20
+    (before,), (after,) = comparable([Pace(tuple(steps))], [Pace(tuple(slower))])
+    assert before == pytest.approx(700 / 7.39)
+    assert after == pytest.approx(21 / 0.5)
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.floats(0.002, 0.1), st.floats(1.0, 3.0), st.data())
+def test_what_is_compared_stands_between_all_and_none_of_the_pauses(
+    runs: int, others: int, step_s: float, gain: float, data: st.DataObject
+) -> None:
+    gap = st.lists(st.floats(0.5, 40.0), min_size=5, max_size=40)
+    groups = [
+        [Pace(tuple(step_s * part / by for part in data.draw(gap))) for _ in range(count)]
+        for count, by in ((runs, 1.0), (others, gain))
+    ]
+    for rates, group in zip(comparable(*groups), groups, strict=True):
+        for rate, pace in zip(rates, group, strict=True):
+            assert rate >= 0.999 / max(pace.gaps)
+            assert rate <= 1.001 / min(pace.gaps)
 
 
 def test_the_best_of_many_must_gain_more() -> None:

@@ -51,13 +51,21 @@ class FakeTrials:
             rate *= gain
         sign = 1 if len(self.ran) % 2 else -1
         rate *= 1 + sign * self.noise
-        return Result(Pace(rate, rate))
+        return Result(at(rate))
 
     def batches(self, edits: Sequence[Edit], *, seconds: float, reseeded: bool) -> Result:
         found = Digests()
         value = self.made([edit.text for edit in edits]) + 100 * (reseeded and self.random)
         found.add((np.full((2, 2), value), np.arange(2)))
         return Result(digests=found)
+
+
+def at(rate: float) -> Pace:
+    return Pace((1 / rate,) * 10)
+
+
+def rate_of(found: Result) -> float:
+    return found.pace.rate(math.inf)
 
 
 def proposal(text: str, begin: int = 0, **about: Any) -> Proposal:
@@ -143,8 +151,7 @@ def test_what_is_proven_stays_when_a_run_changes_files_of_the_user() -> None:
 def test_the_gain_of_what_is_not_kept_is_that_of_the_original() -> None:
     class Saturated(FakeTrials):
         def rate(self, edits: Sequence[Edit], **limits: Any) -> Result:
-            found = min(20.0, super().rate(edits, **limits).pace.steady)
-            return Result(Pace(found, found))
+            return Result(at(min(20.0, rate_of(super().rate(edits, **limits)))))
 
     found = searched(Saturated({"a": 2.0, "b": 1.5}), proposal("a"), proposal("b", 5))
     gains = {one.title: one.speedup for one in (c.tried() for c in found.candidates)}
@@ -165,7 +172,7 @@ def test_one_run_beside_other_programs_does_not_decide() -> None:
         def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:
             found = super().rate(edits, seconds=seconds, warmup=warmup)
             factor = 0.7 if len(self.ran) == 2 else 1.0
-            return Result(Pace(found.pace.steady * factor, found.pace.steady * factor))
+            return Result(at(rate_of(found) * factor))
 
     found = searched(Disturbed({"a": 1.32}), proposal("a"))
     assert [edit.text for edit in found.edits] == ["a"]

@@ -132,11 +132,10 @@ def _of_tasks(evidence: Evidence, tasks: list[Task]) -> ProducerProfile:
     tops = [(task.top(), weight) for task, weight in zip(tasks, weights, strict=True)]
     sampled = [(top, weight) for top, weight in tops if top is not None]
     (place, place_share), _ = max(sampled, key=lambda pair: pair[1], default=((None, 0.0), 0.0))
+    threads = [task for task in tasks if task.pid == trainer_pid and not task.node]
     return ProducerProfile(
-        "threads"
-        if any(task.pid == trainer_pid and not task.node for task in tasks)
-        else "processes",
-        _at_once(evidence, tasks),
+        "threads" if threads else "processes",
+        _at_once(evidence, threads or tasks),  # a process from which threads get data is their wait
         busy,
         active=total / (sum(walls) or 1.0) if total > 1e-6 else 0.0,
         cpu_s=sum(task.cpu_s for task in tasks),

@@ -136,8 +136,8 @@ class FittedInput:
 def producer_words(
     case: PatchCase, *, copies: bool = True, apart: bool = True
 ) -> Iterator[tuple[str, Recommendation | None]]:
-    """Yield the options of producers: those that an advice names, with the advice, then one thread
-    or process, of which nothing is predicted.
+    """Yield the options of producers: those that an advice names, with the advice, then those of
+    which nothing is predicted: a process for each core, one thread, one process.
 
     `copies`: there may be several, each of which reads a stream of its own; `apart`: also several
     threads, which share what the stream changes.
@@ -148,7 +148,7 @@ def producer_words(
         knob = "processes" if advice.knob in ("processes", "transport") else "threads"
         count = case.count(advice) if copies and (apart or knob == "processes") else 1
         words[f"{knob}={count}"] = advice if count == case.count(advice) else None
-    for one in ("threads=1", "processes=1"):
+    for one in (f"processes={case.cores if copies else 1}", "threads=1", "processes=1"):
         words.setdefault(one, None)
     yield from words.items()
 

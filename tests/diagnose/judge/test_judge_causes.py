@@ -14,9 +14,11 @@ from fastfeed.diagnose.evidence import (
     LOCK,
     NATIVE,
     OTHER,
+    PRODUCER,
     PYTHON,
     RUNNABLE,
     SLEEP,
+    SOCKET,
     LoopPart,
 )
 from fastfeed.diagnose.judge.changes import COUNT_KNOBS
@@ -27,6 +29,7 @@ from tests.diagnose.evidences import (
     LINE,
     MACHINE,
     ONLY_STEP,
+    PID,
     fed_by,
     judged,
     loop_of,
@@ -169,6 +172,18 @@ def test_a_step_that_waits_for_those_before_it_is_no_pause(
     native = task(FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=native_cpu_s, stacks={})
     found = judged(loop, trainer({LOCK: 0.8, NATIVE: 0.2}), native, parts=parts)
     assert found.verdict == verdict
+
+
+def test_a_process_from_which_a_thread_gets_its_data_is_no_second_producer() -> None:
+    """A server that the script has started: threads ask it, and their number is what to change."""
+    server = task(PRODUCER, {SLEEP: 1.0}, pid=PID + 50, tid=PID + 50)
+    loop = loop_of([35.0] * 200, 5.0)
+    alone, served = (
+        judged(loop, trainer(), *producers(1, {SOCKET: 1.0}), *more) for more in ((), (server,))
+    )
+    assert served.recommendations[0].change == alone.recommendations[0].change
+    assert served.recommendations[0].change.startswith("threads 1 -> ")
+    assert served.recommendations[0].predicted_speedup == alone.recommendations[0].predicted_speedup
 
 
 def test_little_starvation_is_a_cause_all_the_same() -> None:

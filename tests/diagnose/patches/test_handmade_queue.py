@@ -74,10 +74,10 @@ def test_a_queue_that_threads_fill_becomes_a_runner(
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        ("Thread(target=fill, args=(1,)).start()", ["threads=1", "processes=1"]),
+        ("Thread(target=fill, args=(1,)).start()", ["threads=1", "processes=2", "processes=1"]),
         (
             "for i in range(3):\n    Thread(target=fill, args=(1,)).start()",
-            ["threads=2", "threads=1", "processes=1"],
+            ["threads=2", "processes=2", "threads=1", "processes=1"],
         ),
     ],
 )

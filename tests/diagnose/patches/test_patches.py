@@ -374,7 +374,9 @@ def test_a_sequence_is_shuffled_as_fit_does(tmp_path: Path, given: str, mixed: s
     script = Script(tmp_path, text, kind="keras", loop="model.fit(")
     script.calls_of("fit", "model.fit(", x="Cells", indexed=True)
     found = script.patched(FittedInput(), titled="FeedRunner")
-    assert f"FeedRunner(cells, records=False, shuffle={mixed}, threads=1).dataset()" in found
+    assert f"FeedRunner(cells, records=False, shuffle={mixed}, processes=2).dataset()" in found, (
+        "one for each core"
+    )
 
 
 def test_an_import_goes_behind_a_comment_and_its_alias_is_that_of_the_package(
@@ -395,7 +397,7 @@ def test_each_change_is_proposed_once(tmp_path: Path) -> None:
     script = Script(tmp_path, FIT, kind="keras", loop="model.fit(")
     script.calls_of("fit", "model.fit(", x="Cells").calls_of("fit", "model.fit(", x="More")
     titles = [one.title for one in proposals_of(script.case())]
-    assert len(titles) == len(set(titles)) == 3
+    assert len(titles) == len(set(titles)) == 4
 
 
 def test_a_change_that_is_no_python_is_not_proposed(
@@ -465,7 +467,8 @@ def test_a_generator_that_keras_fits_runs_in_a_runner(tmp_path: Path) -> None:
         "model.fit(FeedRunner(lambda: plants(3), threads=4).dataset(), epochs=2)",
     ]
     titles = [one.title for one in script.proposals(GeneratorCall())]
-    assert titles[1:] == [f"FeedRunner(plants, {n}=1).dataset()" for n in ("threads", "processes")]
+    others = ("processes=2", "threads=1", "processes=1")
+    assert titles[1:] == [f"FeedRunner(plants, {one}).dataset()" for one in others]
 
 
 SHUFFLED = """

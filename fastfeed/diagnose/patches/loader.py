@@ -6,18 +6,26 @@ import ast
 from collections.abc import Iterator
 
 from fastfeed.diagnose.patches.call_site import CallSite
-from fastfeed.diagnose.patches.names import OWNER, bound, changed, last_of, path_of
+from fastfeed.diagnose.patches.names import (
+    OWNER,
+    bound,
+    changed,
+    last_of,
+    only_sets_up,
+    path_of,
+)
 from fastfeed.diagnose.patches.producers import SAME_RECORDS
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal
 from fastfeed.diagnose.patches.source_file import SourceFile, called
 from fastfeed.diagnose.proof import WORDS
 
 POSITIONS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
+STARTING = "worker_init_fn"
 PREFETCHED = 8  # batches ahead of each worker, where few slow ones stop the rest
 # Arguments of a DataLoader that a FeedRunner has under another name, or needs none for.
 CARRIED = {"batch_size", "shuffle", "drop_last", "collate_fn", "dataset"}
 DROPPED = {"num_workers", "persistent_workers", "prefetch_factor", "pin_memory"}
-DROPPED |= {"multiprocessing_context", "timeout"}
+DROPPED |= {"multiprocessing_context", "timeout", "generator", STARTING}
 # Attributes of a DataLoader that no TorchBatches has, and few other objects.
 OF_LOADERS = {"dataset", "sampler", "batch_sampler", "collate_fn"}
 
@@ -47,8 +55,9 @@ class LoaderWorkers:
                 ]
                 title = ", ".join(f"{name}={value}" for name, value in given.items())
                 if edits:
-                    allows = SAME_RECORDS if count != now and _is_whole(site) else WORDS[:-1]
                     told, makes = advice or straggling, count != now
+                    whole = makes and _is_whole(site, file, call=call)
+                    allows = SAME_RECORDS if whole else WORDS[:-1]
                     yield Proposal(title, tuple(edits), told, makes=makes, allows=allows)
 
 
@@ -67,14 +76,20 @@ class LoaderRunner:
                     edits = (*case.runner_import(file), file.replaced(call, found))
                     title = f"FeedRunner(..., processes={count}).torch() in place of DataLoader"
                     told = advice if count == most else None
-                    allows = SAME_RECORDS if _is_whole(site) else WORDS[:-1]
+                    allows = SAME_RECORDS if _is_whole(site, file, call=call) else WORDS[:-1]
                     yield Proposal(title, edits, told, makes=True, allows=allows)
 
 
-def _is_whole(site: CallSite) -> bool:
+def _is_whole(site: CallSite, file: SourceFile, *, call: ast.Call) -> bool:
     """Return True if each worker of a loader reads all of its data, which is an epoch for each of
     them. Where random numbers decide the batches, no comparison shows it."""
-    return site.fact("whole") == "True"
+    return site.fact("whole") == "True" and not _starts_workers(file, call)
+
+
+def _starts_workers(file: SourceFile, call: ast.Call) -> bool:
+    """Return True if a function of the script does to each worker what a FeedRunner does not."""
+    given = (one.value for one in call.keywords if one.arg == STARTING)
+    return any(file.source(one) != "None" and not only_sets_up(file, one) for one in given)
 
 
 def _is_read(case: PatchCase, file: SourceFile, *, call: ast.Call) -> bool:
@@ -176,6 +191,8 @@ def runner_of(call: ast.Call, file: SourceFile, *, processes: int) -> str:
     given |= {one.arg or "**": file.source(one.value) for one in call.keywords}
     if len(call.args) > len(POSITIONS) or set(given) - CARRIED - DROPPED or "dataset" not in given:
         return ""
+    if _starts_workers(file, call):
+        return ""
     words = [given["dataset"], f"batch_size={given.get('batch_size', '1')}"]
     words.append(f"shuffle={given.get('shuffle', 'False')}")
     dropped = given.get("drop_last", "False")
@@ -184,4 +201,6 @@ def runner_of(call: ast.Call, file: SourceFile, *, processes: int) -> str:
         words.append(f"last_batch={last}")
     if given.get("collate_fn", "None") != "None":
         words.append(f"collate={given['collate_fn']}")
+    if given.get("generator", "None") != "None":  # its runs are the same again
+        words.append("seed=0")
     return f"FeedRunner({', '.join(words)}, processes={processes}).torch()"

@@ -18,6 +18,8 @@ SEEDED_BY = tuple(
     for module, names in {"": SEEDED_KINDS, "random": ("seed",), **SEEDERS}.items()
     for name in names
 )
+# What a worker process of a FeedRunner has of itself: seeds, and one thread in each native pool.
+SET_UP_BY = (*SEEDED_BY, ".set_num_threads", ".setNumThreads")
 # Methods that take a part out of their object. `get` and `read` may be of anything.
 TAKE_OUT = ("pop", "popleft", "popitem", "get_nowait", "readline", "__next__")
 OWNER = "self"  # what its methods change is unknown; a run shows it
@@ -202,6 +204,23 @@ def _follow(statements: Iterable[ast.stmt], *, known: set[str], found: set[str])
             _follow(block, known=inside if block is one.body else set(inside), found=found)
         if isinstance(one, (ast.With, ast.AsyncWith)):  # its body always runs
             known |= inside
+
+
+def only_sets_up(file: SourceFile, given: ast.expr) -> bool:
+    """Return True if a function for the start of a worker does what a FeedRunner's has done."""
+    bodies = [one.body for one in functions_of(file, given)]
+    if isinstance(given, ast.Lambda):
+        bodies = [[ast.Expr(given.body)]]
+    return bool(bodies) and all(_sets_up(one) for body in bodies for one in body)
+
+
+def _sets_up(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign):
+        return all(isinstance(one, ast.Name) for one in node.targets)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return f".{path_of(node.value.func)}".endswith(SET_UP_BY)
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_text or isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass))
 
 
 def only_seeds(function: ast.FunctionDef, parameter: str) -> bool:

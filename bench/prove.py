@@ -4,7 +4,7 @@
     python -m bench.prove --output FOLDER --half fourth --checkouts FOLDER [NAME ...]
     python -m bench.prove --output FOLDER ... --by-hand
     python -m bench.prove --output FOLDER ... --more-batches
-    python -m bench.prove --output FOLDER --report
+    python -m bench.prove --output FOLDER --report [--json bench/results/proving.json]
 
 Each script is proven with `fastfeed diagnose --prove`; its answer is added to proofs.json. With
 `--by-hand`, the scripts whose gain was proven run with and without the patch in turn, without any
@@ -49,6 +49,9 @@ def main() -> None:
     given = _parsed()
     if given.report:
         print(table(read(given.output)))
+        if given.json:
+            text = json.dumps({name: result(row) for name, row in read(given.output).items()})
+            given.json.write_text(text + "\n")
         return
     if given.by_hand:
         _measure_by_hand(given)
@@ -202,23 +205,48 @@ def _whole(name: str, row: Row, given: argparse.Namespace, folder: Path) -> Row:
 def table(rows: dict[str, Row]) -> str:
     """Return all proofs and their sums, as Markdown."""
     lines = [
-        "| script | lost to input | proven | by hand | batches | more batches | kept | tried | s |",
-        "|---|--:|---|---|---|---|---|--:|--:|",
+        "| script | lost to input | proven | predicted | by hand | batches | more batches | kept "
+        "| tried | s |",
+        "|---|--:|---|---|---|---|---|---|--:|--:|",
     ]
     for name, row in rows.items():
         took = f"{row['took_s']:.0f} |"
         if "tried" not in row:
-            lines.append(f"| {name} | | failed: {row['failed'][:80]} | | | | | | {took}")
+            lines.append(f"| {name} | | failed: {row['failed'][:80]} | | | | | | | {took}")
             continue
-        low, high = row["interval"]
+        found = result(row)
+        (low, high), told = row["interval"], found["predicted_interval"]
         gain = f"{row['speedup']:.2f} ({low:.2f}-{high:.2f})" if row["diff"] else ""
-        again = " ".join(f"{one:.2f}" for one in row.get("by_hand", ()))
-        kept = "; ".join(one["title"] for one in row["tried"] if one["kept"])
+        again = " ".join(f"{one:.2f}" for one in found["by_hand"])
         lines.append(
-            f"| {name} | {100 * row['lost_to_input']:.0f} % | {gain} | {again} | {row['batches']} "
-            f"| {_more(row)} | {kept} | {len(row['tried'])} | {took}"
+            f"| {name} | {100 * row['lost_to_input']:.0f} % | {gain} "
+            f"| {'' if told is None else f'{told[0]:.2f}-{told[1]:.2f}'} | {again} "
+            f"| {row['batches']} | {_more(row)} | {'; '.join(found['kept'])} "
+            f"| {len(row['tried'])} | {took}"
         )
     return "\n".join([*lines, "", *sums([row for row in rows.values() if "tried" in row])])
+
+
+def result(row: Row) -> Row:
+    """Return what is kept of a proof, beside the whole answer."""
+    tried = row.get("tried", [])
+    kept = [one for one in tried if one["kept"]]
+    told, interval = None, None
+    if len(kept) == 1 and kept[0]["predicted_interval"]:
+        told = round(kept[0]["predicted"], 3)
+        interval = [round(one, 3) for one in kept[0]["predicted_interval"]]
+    return {
+        "lost_to_input": round(row.get("lost_to_input", 0.0), 3),
+        "kept": [one["title"] for one in kept],
+        "speedup": round(row.get("speedup", 1.0), 3),
+        "interval": [round(one, 3) for one in row.get("interval", (1.0, 1.0))],
+        "predicted": told,
+        "predicted_interval": interval,
+        "batches": row.get("batches", ""),
+        "by_hand": [round(one, 3) for one in row.get("by_hand", ())],
+        "tried": len(tried),
+        "took_s": round(row["took_s"], 1),
+    }
 
 
 def _more(row: Row) -> str:
@@ -296,6 +324,7 @@ def _parsed() -> argparse.Namespace:
         "--more-batches", action="store_true", help="compare more batches than the proofs did"
     )
     parser.add_argument("--report", action="store_true", help="print what was measured")
+    parser.add_argument("--json", type=Path, help="file for what is kept of it")
     given = parser.parse_args()
     given.seconds = given.seconds or (COMPARED_S if given.more_batches else DIAGNOSED_S)
     given.work = (given.work or given.output / "work").resolve()

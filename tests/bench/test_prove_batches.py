@@ -137,7 +137,7 @@ def test_the_table_tells_what_more_batches_are() -> None:
     text = prove.table({**rows, "alone": row(), "broken": {"took_s": 1.0, "failed": "no"}})
     lines = text.split("\n")
     assert len({line.count("|") for line in lines[:8]}) == 1
-    cells = [line.split("|")[6].strip() for line in lines[2:8]]
+    cells = [line.split("|")[7].strip() for line in lines[2:8]]
     assert cells[:3] == ["4,999 the same", "812 the same, all alike", "1,200 are not the same"]
     assert cells[3:] == ["not compared", "", ""]
     assert (

@@ -15,11 +15,12 @@ from fastfeed.diagnose.patches.names import (
     path_of,
 )
 from fastfeed.diagnose.patches.producers import SAME_RECORDS
-from fastfeed.diagnose.patches.proposal import PatchCase, Proposal
-from fastfeed.diagnose.patches.source_file import SourceFile, called
+from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, imported_by, top_of
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.proof import WORDS
 
 POSITIONS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
+TORCH = "torch"
 STARTING = "worker_init_fn"
 PREFETCHED = 8  # batches ahead of each worker, where few slow ones stop the rest
 # Arguments of a DataLoader that a FeedRunner has under another name, or needs none for.
@@ -73,11 +74,17 @@ class LoaderRunner:
             for count in dict.fromkeys((most, min(most, case.cores))):
                 found = runner_of(call, file, processes=count)
                 if found:
-                    edits = (*case.runner_import(file), file.replaced(call, found))
+                    edits = (*_torch_import(file), *case.runner_import(file))
+                    edits = (*edits, file.replaced(call, found))
                     title = f"FeedRunner(..., processes={count}).torch() in place of DataLoader"
                     told = advice if count == most else None
                     allows = SAME_RECORDS if _is_whole(site, file, call=call) else WORDS[:-1]
                     yield Proposal(title, edits, told, makes=True, allows=allows)
+
+
+def _torch_import(file: SourceFile) -> tuple[Edit, ...]:
+    """Return the edits that import torch, whose seed a runner takes."""
+    return () if imported_by(file).get(TORCH) else top_of(file, [f"import {TORCH}"])
 
 
 def _is_whole(site: CallSite, file: SourceFile, *, call: ast.Call) -> bool:
@@ -194,13 +201,15 @@ def runner_of(call: ast.Call, file: SourceFile, *, processes: int) -> str:
     if _starts_workers(file, call):
         return ""
     words = [given["dataset"], f"batch_size={given.get('batch_size', '1')}"]
-    words.append(f"shuffle={given.get('shuffle', 'False')}")
+    words += [f"shuffle={given['shuffle']}"] if given.get("shuffle", "False") != "False" else []
     dropped = given.get("drop_last", "False")
     if dropped != "False":
         last = '"drop"' if dropped == "True" else f'"drop" if {dropped} else "keep"'
         words.append(f"last_batch={last}")
     if given.get("collate_fn", "None") != "None":
         words.append(f"collate={given['collate_fn']}")
-    if given.get("generator", "None") != "None":  # its runs are the same again
-        words.append("seed=0")
+    # As a DataLoader, which draws with the generator of torch: a script that seeds runs as before.
+    seeded = given.get("generator", "None")
+    owner = imported_by(file).get(TORCH) or TORCH if seeded == "None" else seeded
+    words.append(f"seed={owner}.initial_seed()")
     return f"FeedRunner({', '.join(words)}, processes={processes}).torch()"

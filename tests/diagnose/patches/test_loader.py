@@ -174,8 +174,19 @@ def test_a_runner_takes_the_arguments_of_a_loader(tmp_path: Path) -> None:
     script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
     script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2)
     found = script.patched(LoaderRunner())
-    made = 'FeedRunner(data, batch_size=8, shuffle=True, last_batch="drop", processes=2).torch()'
+    made = 'FeedRunner(data, batch_size=8, shuffle=True, last_batch="drop", '
+    made += "seed=torch.initial_seed(), processes=2).torch()"
     assert added(LOADER, found) == ["from fastfeed import FeedRunner", f"loader = {made}"]
+
+
+def test_a_runner_takes_the_seed_of_a_module_that_is_imported_for_it(tmp_path: Path) -> None:
+    """A script that seeds torch draws the same again, as with the loader."""
+    text = LOADER.replace("import torch\n", "")
+    script = Script(tmp_path, text, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2)
+    found = added(text, script.patched(LoaderRunner()))
+    assert found[:2] == ["import torch", "from fastfeed import FeedRunner"]
+    assert "seed=torch.initial_seed()" in found[2]
 
 
 def test_a_runner_with_a_process_for_each_core_is_tried_as_well(tmp_path: Path) -> None:
@@ -211,7 +222,7 @@ def test_a_function_that_only_seeds_workers_is_left_out(
     assert bool(found) != stays
     assert {one.allows for one in found} <= {WORDS[:2]}, "of a stream each worker reads all"
     if found:
-        made = "FeedRunner(data, batch_size=8, shuffle=True, seed=0, processes=2).torch()"
+        made = "FeedRunner(data, batch_size=8, shuffle=True, seed=g.initial_seed(), processes=2).torch()"
         assert f"loader = {made}\n" in script.patched(LoaderRunner())
     (more,) = (
         one

@@ -222,8 +222,8 @@ def test_a_function_that_only_seeds_workers_is_left_out(
     assert bool(found) != stays
     assert {one.allows for one in found} <= {WORDS[:2]}, "of a stream each worker reads all"
     if found:
-        made = "FeedRunner(data, batch_size=8, shuffle=True, seed=g.initial_seed(), processes=2).torch()"
-        assert f"loader = {made}\n" in script.patched(LoaderRunner())
+        given = "batch_size=8, shuffle=True, seed=g.initial_seed(), processes=2"
+        assert f"loader = FeedRunner(data, {given}).torch()\n" in script.patched(LoaderRunner())
     (more,) = (
         one
         for one in script.advised("num_workers", "4").proposals(LoaderWorkers())

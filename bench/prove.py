@@ -15,8 +15,11 @@ and without the patch for the checksums of MOST_BATCHES, or of what both make in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -38,7 +41,7 @@ from tests.scenarios.labels import LABELS
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENARIOS = ROOT / "tests" / "scenarios"
-GRACE_S = 120.0
+GRACE_S, END_S = 120.0, 10.0
 ROUNDS, WARMUP_S = 2, 2.0  # by hand
 DIAGNOSED_S, COMPARED_S = 12.0, 60.0
 ENDLESS = ("--seconds", "600")  # of a labelled script
@@ -50,7 +53,8 @@ def main() -> None:
     if given.report:
         print(table(read(given.output)))
         if given.json:
-            text = json.dumps({name: result(row) for name, row in read(given.output).items()})
+            found = {name: result(row) for name, row in read(given.output).items()}
+            text = json.dumps(found, indent=1)
             given.json.write_text(text + "\n")
         return
     if given.by_hand:
@@ -166,12 +170,20 @@ def _public_rate(ready: Prepared, seconds: float) -> float:
 def _own_rate(folder: Path, name: str, seconds: float) -> float:
     """Return the steps/s that a labelled script says. Keras may keep one from its end."""
     command = [sys.executable, f"{name}.py", "--seconds", f"{seconds:g}"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as run:
-        limit = threading.Timer(seconds + GRACE_S, run.kill)
-        limit.start()
+    run = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    limit = threading.Timer(seconds + GRACE_S, os.killpg, (run.pid, signal.SIGKILL))
+    limit.start()
+    try:
         said = next((line for line in run.stdout or () if line.startswith("{")), "")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.wait(END_S)
+    finally:
         limit.cancel()
-        run.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)  # with what it has started
+        run.communicate()
     if not said:
         raise subprocess.CalledProcessError(run.returncode, command)
     return float(json.loads(said)["steps_per_second"])
@@ -246,6 +258,7 @@ def result(row: Row) -> Row:
         "by_hand": [round(one, 3) for one in row.get("by_hand", ())],
         "tried": len(tried),
         "took_s": round(row["took_s"], 1),
+        **({"failed": row["failed"]} if "failed" in row else {}),
     }
 
 

@@ -122,6 +122,12 @@ def _of_trainer(evidence: Evidence, inputs: list[LoopPart]) -> ProducerProfile:
 def _of_tasks(evidence: Evidence, tasks: list[Task]) -> ProducerProfile:
     trainer = evidence.trainer
     trainer_pid = trainer.pid if trainer is not None else None
+    threads = [task for task in tasks if task.pid == trainer_pid and not task.node]
+    children = [task for task in tasks if task.pid != trainer_pid and not task.node]
+    if threads and children:  # one passes on what the other makes
+        idle = min(children, threads, key=lambda found: sum(task.cpu_s for task in found))
+        tasks = [task for task in tasks if task not in idle]
+        threads = [task for task in threads if task in tasks]
     walls = [task.producers * task.wall_s for task in tasks]
     weights = [
         wall_s * max(1e-6, 1 - task.share(*IDLE_STATES))
@@ -132,10 +138,9 @@ def _of_tasks(evidence: Evidence, tasks: list[Task]) -> ProducerProfile:
     tops = [(task.top(), weight) for task, weight in zip(tasks, weights, strict=True)]
     sampled = [(top, weight) for top, weight in tops if top is not None]
     (place, place_share), _ = max(sampled, key=lambda pair: pair[1], default=((None, 0.0), 0.0))
-    threads = [task for task in tasks if task.pid == trainer_pid and not task.node]
     return ProducerProfile(
         "threads" if threads else "processes",
-        _at_once(evidence, threads or tasks),  # a process from which threads get data is their wait
+        _at_once(evidence, tasks),
         busy,
         active=total / (sum(walls) or 1.0) if total > 1e-6 else 0.0,
         cpu_s=sum(task.cpu_s for task in tasks),

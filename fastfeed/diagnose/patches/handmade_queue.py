@@ -16,6 +16,7 @@ from fastfeed.diagnose.patches.names import (
     path_of,
     read,
 )
+from fastfeed.diagnose.patches.producers import SAME_RECORDS
 from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal, fresh, imported_by
 from fastfeed.diagnose.patches.source_file import (
     WORKERS,
@@ -50,7 +51,8 @@ class HandmadeQueue:
         file, name = filled.file, filled.function.name
         sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
         several = bool(filled.size)  # which share what they change by now
-        copies = several or is_endless(filled.function)
+        endless = is_endless(filled.function)
+        copies = several or endless
         apart = several or not filled.changed()
         options = dict(producer_words(case, copies=copies, apart=apart))
         if filled.numbered:
@@ -58,12 +60,15 @@ class HandmadeQueue:
             options = {one: options.get(one) for one in every}
         for words, advice in options.items():
             forms = []
+            # Each of several processes reads all of what threads share until it ends.
+            copied = words.startswith("processes=") and words != "processes=1"
+            copied = copied and not (endless or filled.numbered)
             for sink in (*sinks, ""):
                 edits = filled.edits(words, sink)
                 if edits:
                     title = f"{RUNNER}({name}, {words}){sink} in place of the queue"
                     edits = (*case.runner_import(file), *edits)
-                    allows = WORDS[: WORDS.index(UNKNOWN)]
+                    allows = SAME_RECORDS if copied else WORDS[: WORDS.index(UNKNOWN)]
                     forms.append(Proposal(title, edits, advice, makes=True, allows=allows))
             if forms:
                 yield replace(forms[0], instead=tuple(forms[1:]))

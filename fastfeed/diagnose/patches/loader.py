@@ -15,18 +15,18 @@ from fastfeed.diagnose.patches.names import (
     path_of,
 )
 from fastfeed.diagnose.patches.producers import SAME_RECORDS
-from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, imported_by, top_of
+from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.proof import WORDS
 
 POSITIONS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
 TORCH = "torch"
-STARTING = "worker_init_fn"
+START = "worker_init_fn"
 PREFETCHED = 8  # batches ahead of each worker, where few slow ones stop the rest
 # Arguments of a DataLoader that a FeedRunner has under another name, or needs none for.
 CARRIED = {"batch_size", "shuffle", "drop_last", "collate_fn", "dataset"}
 DROPPED = {"num_workers", "persistent_workers", "prefetch_factor", "pin_memory"}
-DROPPED |= {"multiprocessing_context", "timeout", "generator", STARTING}
+DROPPED |= {"multiprocessing_context", "timeout", "generator", START}
 # Attributes of a DataLoader that no TorchBatches has, and few other objects.
 OF_LOADERS = {"dataset", "sampler", "batch_sampler", "collate_fn"}
 
@@ -73,7 +73,7 @@ class LoaderRunner:
             most = case.count(counted) if counted else int(site.fact("num_workers") or 1)
             for count in dict.fromkeys((most, min(most, case.cores))):
                 found = runner_of(call, file, processes=count)
-                if found:
+                if found and not _has_start(site, file, call=call):
                     edits = (*_torch_import(file), *case.runner_import(file))
                     edits = (*edits, file.replaced(call, found))
                     title = f"FeedRunner(..., processes={count}).torch() in place of DataLoader"
@@ -83,20 +83,36 @@ class LoaderRunner:
 
 
 def _torch_import(file: SourceFile) -> tuple[Edit, ...]:
-    """Return the edits that import torch, whose seed a runner takes."""
-    return () if imported_by(file).get(TORCH) else top_of(file, [f"import {TORCH}"])
+    """Return the edits that import torch for a whole file, behind what it imports of it."""
+    if _torch_of(file):
+        return ()
+    imports = [one for one in file.tree.body if isinstance(one, ast.ImportFrom)]
+    parts = [one for one in imports if f"{one.module}.".startswith(f"{TORCH}.") and not one.level]
+    if not parts:
+        return top_of(file, [f"import {TORCH}"])
+    _, end = file.span(parts[0])
+    return (Edit(file.name, end, end, f"\nimport {TORCH}"),)
+
+
+def _torch_of(file: SourceFile) -> str:
+    """Return the name of torch in a whole file; "" if it has none."""
+    imports = [one for one in file.tree.body if isinstance(one, ast.Import)]
+    names = [one for statement in imports for one in statement.names if one.name == TORCH]
+    return names[0].asname or TORCH if names else ""
 
 
 def _is_whole(site: CallSite, file: SourceFile, *, call: ast.Call) -> bool:
     """Return True if each worker of a loader reads all of its data, which is an epoch for each of
     them. Where random numbers decide the batches, no comparison shows it."""
-    return site.fact("whole") == "True" and not _starts_workers(file, call)
+    return site.fact("whole") == "True" and not _has_start(site, file, call=call)
 
 
-def _starts_workers(file: SourceFile, call: ast.Call) -> bool:
-    """Return True if a function of the script does to each worker what a FeedRunner does not."""
-    given = (one.value for one in call.keywords if one.arg == STARTING)
-    return any(file.source(one) != "None" and not only_sets_up(file, one) for one in given)
+def _has_start(site: CallSite, file: SourceFile, *, call: ast.Call) -> bool:
+    """Return True if a function of the script does at the start of each worker what those of a
+    FeedRunner do not do anyway."""
+    given = [one.value for one in call.keywords if one.arg == START]
+    known = len(given) == 1 and only_sets_up(file, given[0])
+    return site.fact("starts") == "True" and not known
 
 
 def _is_read(case: PatchCase, file: SourceFile, *, call: ast.Call) -> bool:
@@ -198,8 +214,6 @@ def runner_of(call: ast.Call, file: SourceFile, *, processes: int) -> str:
     given |= {one.arg or "**": file.source(one.value) for one in call.keywords}
     if len(call.args) > len(POSITIONS) or set(given) - CARRIED - DROPPED or "dataset" not in given:
         return ""
-    if _starts_workers(file, call):
-        return ""
     words = [given["dataset"], f"batch_size={given.get('batch_size', '1')}"]
     words += [f"shuffle={given['shuffle']}"] if given.get("shuffle", "False") != "False" else []
     dropped = given.get("drop_last", "False")
@@ -208,8 +222,7 @@ def runner_of(call: ast.Call, file: SourceFile, *, processes: int) -> str:
         words.append(f"last_batch={last}")
     if given.get("collate_fn", "None") != "None":
         words.append(f"collate={given['collate_fn']}")
-    # As a DataLoader, which draws with the generator of torch: a script that seeds runs as before.
-    seeded = given.get("generator", "None")
-    owner = imported_by(file).get(TORCH) or TORCH if seeded == "None" else seeded
-    words.append(f"seed={owner}.initial_seed()")
+    # As a DataLoader, which draws its own: a script that seeds torch draws the same again.
+    drawn = f", generator={given['generator']}" if "generator" in given else ""
+    words.append(f"seed=int({_torch_of(file) or TORCH}.randint(2**62, (){drawn}))")
     return f"FeedRunner({', '.join(words)}, processes={processes}).torch()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Iterator, Set
 
 from fastfeed.diagnose.patches.source_file import SourceFile
@@ -18,8 +19,9 @@ SEEDED_BY = tuple(
     for module, names in {"": SEEDED_KINDS, "random": ("seed",), **SEEDERS}.items()
     for name in names
 )
-# What a worker process of a FeedRunner has of itself: seeds, and one thread in each native pool.
-SET_UP_BY = (*SEEDED_BY, ".set_num_threads", ".setNumThreads")
+# What a worker process of a FeedRunner has anyway: seeds, and one thread for native code of torch.
+SET_UP_BY = (*SEEDED_BY, ".set_num_threads")
+CONVERTERS = {name for name, one in vars(builtins).items() if isinstance(one, type)}  # int, ...
 # Methods that take a part out of their object. `get` and `read` may be of anything.
 TAKE_OUT = ("pop", "popleft", "popitem", "get_nowait", "readline", "__next__")
 OWNER = "self"  # what its methods change is unknown; a run shows it
@@ -207,26 +209,35 @@ def _follow(statements: Iterable[ast.stmt], *, known: set[str], found: set[str])
 
 
 def only_sets_up(file: SourceFile, given: ast.expr) -> bool:
-    """Return True if a function for the start of a worker does what a FeedRunner's has done."""
+    """Return True if a function for the start of a worker does only what those of a FeedRunner do
+    anyway."""
     bodies = [one.body for one in functions_of(file, given)]
     if isinstance(given, ast.Lambda):
         bodies = [[ast.Expr(given.body)]]
-    return bool(bodies) and all(_sets_up(one) for body in bodies for one in body)
+    statements = [one for body in bodies for one in body]
+    return bool(bodies) and all(_sets_up(one, modules=file.modules) for one in statements)
 
 
-def _sets_up(node: ast.stmt) -> bool:
+def _sets_up(node: ast.stmt, *, modules: Set[str]) -> bool:
+    calls = [path_of(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)]
+    known = all(one.partition(".")[0] in modules or one in CONVERTERS for one in calls)
     if isinstance(node, ast.Assign):
-        return all(isinstance(one, ast.Name) for one in node.targets)
+        return known and all(isinstance(one, ast.Name) for one in node.targets)
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        return f".{path_of(node.value.func)}".endswith(SET_UP_BY)
+        return known and seeds(node.value, by=SET_UP_BY)
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return is_text or isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass))
+
+
+def seeds(call: ast.Call, *, by: tuple[str, ...] = SEEDED_BY) -> bool:
+    """Return True if a call seeds random numbers, or is one of others, `by` the ends of names."""
+    return f".{path_of(call.func)}".endswith(by)
 
 
 def only_seeds(function: ast.FunctionDef, parameter: str) -> bool:
     """Return True if a function reads a parameter only to seed random numbers with it."""
     calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
-    seeding = [one for one in calls if f".{path_of(one.func)}".endswith(SEEDED_BY)]
+    seeding = [one for one in calls if seeds(one)]
     given = {part for one in seeding for part in ast.walk(one)}
     loads = [one for one in ast.walk(function) if getattr(one, "id", "") == parameter]
     return bool(loads) and given.issuperset(loads)

@@ -150,12 +150,12 @@ class CallSites:
 
 def loader_facts(loader: Any) -> dict[str, Any]:
     """Return what is known of a DataLoader. `whole`: its dataset is an iterable, and each worker
-    reads all of it, unless a function for the start of workers shares it out."""
+    reads all of it, unless a function that `starts` workers shares it out."""
     data, iterable = loader.dataset, sys.modules["torch.utils.data"].IterableDataset
     kinds = [one for one in type(data).__mro__ if not one.__module__.startswith("torch.")]
     facts = {name: getattr(loader, name) for name in ("num_workers", "persistent_workers")}
     whole = isinstance(data, iterable) and not any(map(_asks_worker, kinds))
-    return {**facts, "whole": whole}
+    return {**facts, "whole": whole, "starts": loader.worker_init_fn is not None}
 
 
 def _asks_worker(kind: type) -> bool:

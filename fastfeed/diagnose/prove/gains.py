@@ -42,13 +42,12 @@ class Pace(NamedTuple):
     def rate(self, long_s: float) -> float:
         """Return steps/s.
 
-        With several pauses it counts from the first to the last: a window that cuts off a part of
-        an epoch would count too many or too few of them.
+        With several pauses it counts from the first to the last, if most steps lie between them: a
+        window that cuts off a part of an epoch would count too many or too few of them.
         """
-        pauses = self.pauses(long_s)
-        gaps = self.gaps
-        if len(pauses) > FEW:
-            gaps = gaps[pauses[0] + 1 : pauses[-1] + 1]
+        pauses, gaps = self.pauses(long_s), self.gaps
+        whole = gaps[pauses[0] + 1 : pauses[-1] + 1] if len(pauses) > FEW else ()
+        gaps = whole if len(whole) > len(gaps) / 2 else gaps
         return len(gaps) / sum(gaps)
 
     def steady(self, long_s: float) -> float:
@@ -72,22 +71,29 @@ def pace_of(times: Sequence[float]) -> Pace:
     return Pace(tuple(b - a for a, b in itertools.pairwise(times)))
 
 
-def comparable(*groups: Sequence[Pace]) -> list[list[float]]:
-    """Return steps/s that mean the same for all runs.
+def comparable(
+    before: Sequence[Pace], after: Sequence[Pace] = ()
+) -> tuple[list[float], list[float]]:
+    """Return steps/s of runs of two scripts that mean the same.
 
     A pause is what is long for each of the runs. Where some window holds so few that it may hold
-    them by chance, and all may have as many a step, they are left out; pauses that come with a
-    change are its own.
+    them by chance, and all may have as many for each step, they are left out. Pauses that come with
+    a change are its own; then no script before is slower than it is, and none after is faster.
     """
-    runs = [run for group in groups for run in group]
+    runs = [*before, *after]
     long_s = max((run.long_s for run in runs), default=0.0)
     counts = [(len(run.pauses(long_s)), len(run.gaps)) for run in runs]
     chance = any(0 < pauses <= FEW for pauses, _ in counts)
-    fewest = max(((n - 1) / of for n, of in counts), default=0.0)  # a step, of some run
+    fewest = max(((n - 1) / of for n, of in counts), default=0.0)  # for each step, of some run
     most = min(((n + 1) / of for n, of in counts), default=0.0)
-    alike = chance and fewest <= most
-    rate = Pace.steady if alike else Pace.rate
-    return [[rate(run, long_s) for run in group] for group in groups]
+    if chance and fewest <= most:
+        return [run.steady(long_s) for run in before], [run.steady(long_s) for run in after]
+    few = [len(run.pauses(long_s)) <= FEW for run in before]
+    one = [
+        run.steady(long_s) if some else run.rate(long_s)
+        for run, some in zip(before, few, strict=True)
+    ]
+    return one, [run.rate(long_s) for run in after]
 
 
 def gain_of(

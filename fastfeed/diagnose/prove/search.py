@@ -3,7 +3,6 @@ others are tried on top of it."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -238,11 +237,13 @@ class Search:
         return one.gains
 
     def _judge(self, one: Candidate) -> Gain:
-        groups = [self.base, *(other.paces for other in self.candidates)]
-        groups += [self.original] * bool(self.kept)
-        before, after = comparable(self.base[one.since :], one.paces)
-        spread = spread_of([*itertools.chain(*(comparable(group) for group in groups if group))])
-        one.gain = gain_of(before, after, spread=spread, looks=max(1, self._looks))
+        base, after = comparable(self.base, one.paces)
+        others = [other.paces for other in self.candidates if other is not one]
+        others += [self.original] * bool(self.kept)
+        groups = [base, after, *(comparable(paces)[0] for paces in others)]
+        spread = spread_of([rates for rates in groups if rates])
+        looks = max(1, self._looks)
+        one.gain = gain_of(base[one.since :], after, spread=spread, looks=looks)
         if not self.kept:
             one.alone = one.gain
         return one.gain

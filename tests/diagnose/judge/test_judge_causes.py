@@ -14,6 +14,7 @@ from fastfeed.diagnose.evidence import (
     LOCK,
     NATIVE,
     OTHER,
+    PIPE,
     PRODUCER,
     PYTHON,
     RUNNABLE,
@@ -184,6 +185,14 @@ def test_a_process_from_which_a_thread_gets_its_data_is_no_second_producer() -> 
     assert served.recommendations[0].change == alone.recommendations[0].change
     assert served.recommendations[0].change.startswith("threads 1 -> ")
     assert served.recommendations[0].predicted_speedup == alone.recommendations[0].predicted_speedup
+
+
+def test_a_thread_that_passes_on_what_processes_make_is_no_producer() -> None:
+    workers = [task(PRODUCER, {NATIVE: 1.0}, pid=PID + n, tid=PID + n) for n in (50, 51)]
+    passing = producers(1, {PIPE: 1.0})
+    machine = replace(MACHINE, cores=8, own_cpu=2.5, runnable=2.5)
+    found = judged(loop_of([20.0] * 200, 5.0), trainer(), *passing, *workers, machine=machine)
+    assert found.recommendations[0].change.startswith("processes 2 -> ")
 
 
 def test_little_starvation_is_a_cause_all_the_same() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastfeed.diagnose.patches.handmade_queue import HandmadeQueue
+from fastfeed.diagnose.proof import WORDS
 from tests.diagnose.patches.patching import Script
 
 QUEUE = """import queue
@@ -89,6 +90,21 @@ def test_threads_that_share_nothing_by_now_do_not_begin_to(
     script.calls_of("Thread", ".start()").advised("threads", "2")
     titles = [one.title for one in script.proposals(HandmadeQueue())]
     assert titles == [f"FeedRunner(fill, {one}) in place of the queue" for one in words]
+
+
+@pytest.mark.parametrize("endless", [True, False])
+def test_processes_that_each_read_what_threads_share_must_show_its_records(
+    tmp_path: Path, endless: bool
+) -> None:
+    """Two would make each record twice, and random pictures would not show it."""
+    made = "for i in range(3):\n    Thread(target=fill, args=(1,)).start()"
+    text = QUEUE.format(made=made)
+    if not endless:
+        text = text.replace("while True:", "for n in rows:").replace("        n += step\n", "")
+    found = queue_script(tmp_path, text, ".start()").proposals(HandmadeQueue())
+    allowed = {one.title.partition(", ")[2].partition(")")[0]: one.allows for one in found}
+    assert allowed["processes=2"] == WORDS[: 3 if endless else 2]
+    assert allowed["threads=1"] == allowed["processes=1"] == WORDS[:3]
 
 
 def test_a_queue_given_to_processes_and_passed_on_becomes_a_runner(tmp_path: Path) -> None:

@@ -175,18 +175,30 @@ def test_a_runner_takes_the_arguments_of_a_loader(tmp_path: Path) -> None:
     script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2)
     found = script.patched(LoaderRunner())
     made = 'FeedRunner(data, batch_size=8, shuffle=True, last_batch="drop", '
-    made += "seed=torch.initial_seed(), processes=2).torch()"
+    made += "seed=int(torch.randint(2**62, ())), processes=2).torch()"
     assert added(LOADER, found) == ["from fastfeed import FeedRunner", f"loader = {made}"]
 
 
-def test_a_runner_takes_the_seed_of_a_module_that_is_imported_for_it(tmp_path: Path) -> None:
-    """A script that seeds torch draws the same again, as with the loader."""
-    text = LOADER.replace("import torch\n", "")
+@pytest.mark.parametrize(
+    ("imports", "name"),
+    [
+        ("import torch", "torch"),
+        ("import torch as th", "th"),
+        ("", "torch"),
+        ("def main():\n    import torch as th\n", "torch"),
+    ],
+)
+def test_a_runner_draws_its_seed_as_a_loader_does(tmp_path: Path, imports: str, name: str) -> None:
+    """A script that seeds torch draws the same in each run, and each runner of it something else,
+    with a name that is there."""
+    text = LOADER.replace("import torch\n", "import os\nos.environ['A'] = '1'\n")
+    text = f"{imports}\n{text}"
     script = Script(tmp_path, text, kind="torch", loop="for x in loader:")
     script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2)
-    found = added(text, script.patched(LoaderRunner()))
-    assert found[:2] == ["import torch", "from fastfeed import FeedRunner"]
-    assert "seed=torch.initial_seed()" in found[2]
+    found = script.patched(LoaderRunner())
+    assert f"seed=int({name}.randint(2**62, ()))" in found
+    more = "" if imports.startswith("import") else "\nimport torch"
+    assert f"from torch.utils.data import DataLoader{more}\n\nloader" in found
 
 
 def test_a_runner_with_a_process_for_each_core_is_tried_as_well(tmp_path: Path) -> None:
@@ -201,15 +213,23 @@ def test_a_runner_with_a_process_for_each_core_is_tried_as_well(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("start", "given", "stays"),
     [
-        ("def start(i):\n    np.random.seed(torch.initial_seed() % 2**32)", "start", False),
-        ("def start(i):\n    seed = i + 3\n    random.seed(seed)", "start", False),
-        ("def start(i):\n    torch.set_num_threads(1)", "start", False),
-        ("", "lambda i: np.random.seed(i)", False),
+        (
+            "import numpy as np\ndef start(i):\n    np.random.seed(torch.initial_seed() % 2**32)",
+            "start",
+            False,
+        ),
+        ("import random\ndef start(i):\n    seed = i + 3\n    random.seed(seed)", "start", False),
+        ("def start(i):\n    torch.set_num_threads(int(1))", "start", False),
+        ("import numpy as np", "lambda i: np.random.seed(i)", False),
         ("", "None", False),
         ("def start(i):\n    data.file = open(str(i))", "start", True),
         ("def start(i):\n    global rows\n    rows = read(i)", "start", True),
         ("def start(i):\n    np.random.seed(i)\n    data.split(i)", "start", True),
         ("from elsewhere import start", "start", True),
+        ("def start(i):\n    n = data.split(i)\n    torch.manual_seed(n)", "start", True),
+        ("def start(i):\n    data.set_seed(i)", "start", True),
+        ("import cv2\ndef start(i):\n    cv2.setNumThreads(0)", "start", True),
+        ("start = find()", "start", True),
     ],
 )
 def test_a_function_that_only_seeds_workers_is_left_out(
@@ -217,12 +237,14 @@ def test_a_function_that_only_seeds_workers_is_left_out(
 ) -> None:
     text = LOADER.replace("drop_last=True", f"worker_init_fn={given}, generator=g")
     script = Script(tmp_path, f"{start}\n{text}", kind="torch", loop="for x in loader:")
-    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2, whole=True)
+    facts = {"num_workers": 2, "whole": True, "starts": given != "None"}
+    script.calls_of("DataLoader", "loader = DataLoader(", **facts)
     found = script.proposals(LoaderRunner())
     assert bool(found) != stays
     assert {one.allows for one in found} <= {WORDS[:2]}, "of a stream each worker reads all"
     if found:
-        given = "batch_size=8, shuffle=True, seed=g.initial_seed(), processes=2"
+        drawn = "int(torch.randint(2**62, (), generator=g))"
+        given = f"batch_size=8, shuffle=True, seed={drawn}, processes=2"
         assert f"loader = FeedRunner(data, {given}).torch()\n" in script.patched(LoaderRunner())
     (more,) = (
         one

@@ -55,4 +55,7 @@ def test_a_stream_that_each_worker_reads_is_noted(
     monkeypatch.delitem(sys.modules, "streams_of_test", raising=False)
     module = importlib.import_module("streams_of_test")
     loader = torch.utils.data.DataLoader(getattr(module, kind)(), num_workers=0)
-    assert loader_facts(loader) == {"num_workers": 0, "persistent_workers": False, "whole": whole}
+    facts = {"num_workers": 0, "persistent_workers": False, "whole": whole, "starts": False}
+    assert loader_facts(loader) == facts
+    started = torch.utils.data.DataLoader(loader.dataset, worker_init_fn=print)
+    assert loader_facts(started) == {**facts, "starts": True}

@@ -199,11 +199,12 @@ class Feed:
         self._on_failure = callback
 
     def state(self) -> dict[str, Any]:
-        """Return where the consumer is, as JSON."""
-        state = self._stages[-1].state()
-        if (pool := state["pool"]) is None or isinstance(pool["origins"], str):
-            return state
-        return {**state, "pool": {**pool, "origins": pack_origins(pool["origins"])}}
+        """Return the position behind the batch that was taken last, as JSON."""
+        return as_json(self.mark())
+
+    def mark(self) -> dict[str, Any]:
+        """Return that position for `as_json`, which takes longer."""
+        return self._stages[-1].state()
 
     @property
     def spec(self) -> BatchSpec:
@@ -294,3 +295,10 @@ def position_in(
 
     assert isinstance(source, IndexedSource)  # source_from refuses others
     return ClaimedPosition(source, options, seed=seed, resume=resume)
+
+
+def as_json(mark: dict[str, Any]) -> dict[str, Any]:
+    """Return the position that `Feed.mark` has returned, as JSON."""
+    if (pool := mark["pool"]) is None or isinstance(pool["origins"], str):
+        return mark
+    return {**mark, "pool": {**pool, "origins": pack_origins(pool["origins"])}}

@@ -152,6 +152,8 @@ class IterationManager(Turns):
         self._last_fed: EpochIterator | None = None  # the last one that has a feed
         self._spec: BatchSpec | None = None
         self._skips_end = False
+        self._kept: list[Any] = []
+        self._goes_on = False
 
     def skip_end(self) -> None:
         """Where a run was restored at its end, begin the next one: the framework counts them."""
@@ -198,6 +200,30 @@ class IterationManager(Turns):
 
     def __iter__(self) -> EpochIterator:
         return EpochIterator(self)
+
+    @property
+    def ahead(self) -> bool:
+        """True if a batch may be taken before the loop asks for it. Ranks that share out batches
+        report one as consumed when the next is taken."""
+        return not self._stream.options.stealing
+
+    def mark(self) -> dict[str, Any]:
+        """Return the position behind the batch that was taken last, for `give`."""
+        return self._stream.mark()
+
+    def give(self, mark: dict[str, Any] | None) -> None:
+        """Note where the loop stands now; None: where batches are taken."""
+        self._stream.given = mark
+
+    def keep(self, results: list[Any]) -> None:
+        """Keep what was made ahead of a loop that was left, also while the interpreter ends."""
+        self._kept = results if self._goes_on else []
+
+    def kept(self) -> list[Any]:
+        """Return what an iteration begins with that goes on where the last one was left."""
+        self._goes_on = not self._stream.sized
+        found, self._kept = self._kept, []
+        return found
 
     def refuse_stopped(self) -> None:
         """Raise FeedStopped if the runner was stopped."""

@@ -17,7 +17,7 @@ from fastfeed.core.collate import Rebatcher, SizeChecker
 from fastfeed.core.position import Position
 from fastfeed.core.stats import Decision, Snapshot, StageRow
 from fastfeed.engine.epoch_schedule import ResumePoint
-from fastfeed.engine.feed import Feed
+from fastfeed.engine.feed import Feed, as_json
 from fastfeed.engine.order_stage import CutStage, Cutter, OrderStage, run_is_over
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
@@ -118,6 +118,7 @@ class Stream:
         self.resumed = False  # True if the first run begins in its middle
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._resume = ResumePoint()  # where the next feed begins
+        self.given: dict[str, Any] | None = None  # a mark
         # of `also()`: the stream whose workers produce these batches, and those that share them
         self._leader: Stream | None = None
         self._followers: list[weakref.ref[Stream]] = []
@@ -338,10 +339,15 @@ class Stream:
     def state(self, position: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the state of the consumer, at `position` if a sink knows it exactly."""
         if position is None:
-            position = self.feed.state() if self.feed is not None else _position_of(self._resume)
+            position = as_json(self.mark() if self.given is None else self.given)
         return state_of(
             position, seed=self.seed, stream=self._fingerprint, streams=self._resume.streams
         )
+
+    def mark(self) -> dict[str, Any]:
+        """Return the position behind the batch that was taken last; `given` is that of the loop,
+        where batches are taken ahead of it."""
+        return _position_of(self._resume) if self.feed is None else self.feed.mark()
 
     def restore(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Begin where `state` was saved, or the states of all ranks. Raise StateError after the
@@ -405,7 +411,8 @@ class Stream:
         continues at the position of the feed before it."""
         if self.feed is not None:
             self.feed.stop(0)
-            self._resume, _ = resume_from(self.state(), stream=self._fingerprint, seed=None)
+            taken = self.state(self.feed.state())
+            self._resume, _ = resume_from(taken, stream=self._fingerprint, seed=None)
             self._forget_feed()
         self._loop_feed(replace(self._resume, per_run=self.options.epochs or 1, held=True), workers)
 

@@ -25,9 +25,9 @@ class Prefetcher:
 
     Errors of `put` are raised in the loop, after the results before them. The thread ends with the
     iteration, with `runner.stop()`, and when the loop is left early, as soon as `put` or the wait
-    for a batch returns; ready results are lost then, as with prefetch of tf.data.
-    `runner.state()` counts the batches of the thread: up to `depth` + 1 more than those of the
-    loop. Raise OptionError for a `put` that is not callable and for a `depth` below 1.
+    for a batch returns; ready results are lost then, as with prefetch of tf.data. `runner.state()`
+    counts only what the loop was given. Raise OptionError for a `put` that is not callable and for
+    a `depth` below 1.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PrefetchIteration:
         self._iterator = iter(iterations)
         self._put = put
         self._free_places = threading.Semaphore(depth)
-        # lists of one result; an empty one is the last
+        # lists of one result and where the loop stands with it; an empty one is the last
         self._ready: SimpleQueue[list[Any]] = SimpleQueue()
         self._failure: BaseException | None = None
         self._loop_left = False
@@ -76,7 +76,9 @@ class PrefetchIteration:
         atexit.register(self._leave)
         try:
             while results := self._next():
+                self._iterations.give(results.pop())
                 yield results.pop()  # leaves no reference in this frame
+            self._iterations.give(None)
             failure, self._failure = self._failure, None
             if failure is not None:
                 try:
@@ -101,7 +103,9 @@ class PrefetchIteration:
                 results = [self._put(batch) for batch in islice(self._iterator, 1)]
                 if not results:
                     return
-                self._ready.put(results)
+                mark = self._iterations.mark() if self._iterations.ahead else None
+                self._ready.put([*results, mark])
+                del results
         except BaseException as error:
             self._failure = error
         finally:
@@ -122,28 +126,42 @@ class PrefetchIteration:
             self._thread.join(EXIT_JOIN_S)
 
 
-def one_ahead(batches: Iterator[Any], put: Callable[[Any], Any]) -> Iterator[Any]:
+def one_ahead(iterations: IterationManager, put: Callable[[Any], Any]) -> Iterator[Any]:
     """Yield `put` of each batch, called before the previous result is yielded: the work that it
     starts overlaps with a step.
 
     It runs in the thread of the loop, so that `snapshot().starvation` remains the wait of the step.
-    The error of a batch is raised after the previous result.
+    The error of a batch is raised after the previous result. `runner.state()` counts what was
+    yielded.
     """
-    ready: list[Any] = []
-    while True:
-        try:
-            following = [put(batch) for batch in islice(batches, 1)]
-        except (FeedStopped, StateError):  # errors of the loop itself are raised at once
-            raise
-        except Exception:  # of `put` or of a producer
+    batches = iter(iter(iterations).take, None)
+    if not iterations.ahead:
+        yield from map(put, batches)
+        return
+    ready, following, ended = iterations.kept(), list[Any](), False
+    try:
+        while not ended:
+            mark, failure = iterations.mark() if ready else None, None
+            try:
+                following = [put(batch) for batch in islice(batches, 1)]
+            except (FeedStopped, StateError):  # errors of the loop itself are raised at once
+                raise
+            except Exception as error:  # of `put` or of a producer
+                failure = error
             if ready:
+                iterations.give(mark)
                 yield ready.pop()
-            raise
-        if ready:
-            yield ready.pop()
-        if not following:
-            return
-        ready = following
+            if failure is not None:
+                try:
+                    raise failure
+                finally:
+                    del failure  # its traceback refers to this frame
+            ended = not following
+            ready, following = following, []
+        iterations.give(None)
+    except GeneratorExit:  # the loop was left
+        iterations.keep(following)
+        raise
 
 
 def length(iterations: IterationManager) -> int:

@@ -46,7 +46,7 @@ class JaxBatches:
             self._target = _target(spec, self._device_or_sharding)
             _warn_of_casts(spec)
             self._spec = spec
-        yield from one_ahead(iter(iter(self._iterations).take, None), self._put)
+        yield from one_ahead(self._iterations, self._put)
 
     def _put(self, batch: Batch) -> Any:
         assert self._spec is not None  # set when the iteration began

@@ -78,13 +78,12 @@ class TorchBatches(IterableDataset[Any]):
             sources = [_pinned(tensor) if self._pin else tensor for tensor in tensors(batch)]
             return rebuild(spec.structure, [_moved(tensor, self._device) for tensor in sources])
 
-        batches = iter(iter(self._iterations).take, None)
         if copier is None:
             # no variable of this frame holds a batch during the wait for the next one
-            yield from map(convert, batches)
+            yield from map(convert, iter(iter(self._iterations).take, None))
             return
         try:
-            copies = one_ahead(batches, lambda batch: copier.begin(tensors(batch)))
+            copies = one_ahead(self._iterations, lambda batch: copier.begin(tensors(batch)))
             yield from (rebuild(spec.structure, moved) for moved in map(copier.finish, copies))
         finally:
             copier.close()

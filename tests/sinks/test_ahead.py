@@ -7,12 +7,13 @@ import gc
 import threading
 import traceback
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, StateError
+from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, Shuffle, StateError
 from fastfeed.sinks.ahead import one_ahead
 from tests.helpers.dying import LONG_S, until
 from tests.helpers.feeds import Blocked, chunks
@@ -231,12 +232,63 @@ def test_the_interpreter_ends_beside_a_loop_that_was_not_left_and_waits_for_what
         script.kill()
 
 
+class Batches:
+    """Batches as one_ahead sees them; the mark of each is its number."""
+
+    ahead = True
+
+    def __init__(self, batches: Iterator[int]) -> None:
+        self._batches = batches
+        self.taken = 0
+        self.given: int | None = None
+        self.left: list[Any] = []
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> int:
+        raise AssertionError("batches are taken")
+
+    def take(self) -> int | None:
+        batch = next(self._batches, None)
+        self.taken += batch is not None
+        return batch
+
+    def mark(self) -> int:
+        return self.taken
+
+    def give(self, mark: int | None) -> None:
+        self.given = mark
+
+    def keep(self, results: list[Any]) -> None:
+        self.left = results
+
+    def kept(self) -> list[Any]:
+        found, self.left = self.left, []
+        return found
+
+
 def test_one_ahead_puts_the_next_before_it_gives_out_this_one() -> None:
     put: list[int] = []
-    results = one_ahead(iter(range(4)), lambda number: put.append(number) or number)
-    assert [(result, len(put)) for result in results] == [(0, 2), (1, 3), (2, 4), (3, 4)]
-    assert list(one_ahead(iter(()), str)) == []
-    assert list(one_ahead(iter((1,)), str)) == ["1"]
+    batches: Any = Batches(iter(range(4)))
+    results = one_ahead(batches, lambda number: put.append(number) or number)
+    seen = [(result, len(put), batches.given) for result in results]
+    assert seen == [(0, 2, 1), (1, 3, 2), (2, 4, 3), (3, 4, 4)]
+    assert batches.given is None
+    for count in range(2):
+        few: Any = Batches(iter(range(count)))
+        assert list(one_ahead(few, str)) == ["0"][:count]
+
+
+def test_what_was_made_ahead_of_a_loop_that_was_left_comes_next() -> None:
+    batches: Any = Batches(iter(range(4)))
+    for result in one_ahead(batches, str):
+        if result == "1":
+            break
+    del result
+    assert (batches.taken, batches.given, batches.left) == (3, 2, ["2"])
+    rest = one_ahead(batches, str)
+    assert [(result, batches.given) for result in rest] == [("2", 3), ("3", 4)]
 
 
 @pytest.mark.parametrize(
@@ -245,13 +297,35 @@ def test_one_ahead_puts_the_next_before_it_gives_out_this_one() -> None:
 def test_one_ahead_raises_behind_the_result_before_unless_the_loop_was_stopped(
     kind: type[Exception], given: list[int]
 ) -> None:
-    def batches() -> Iterator[int]:
+    def numbers() -> Iterator[int]:
         yield 0
         yield 1
         raise kind("here")
 
     got = []
+    batches: Any = Batches(numbers())
     with pytest.raises(kind, match="here"):
-        for result in one_ahead(batches(), int):
+        for result in one_ahead(batches, int):
             got.append(result)
     assert got == given
+
+
+@pytest.mark.parametrize("shuffle", [False, True, Shuffle(8, 4)])
+@pytest.mark.parametrize("given", range(1, 6))
+def test_a_state_counts_what_the_loop_was_given(given: int, shuffle: Any) -> None:
+    """And none that the thread has put ahead of it."""
+
+    def made() -> FeedRunner:
+        data = np.arange(24, dtype=np.float32)
+        return FeedRunner(data, batch_size=4, shuffle=shuffle, seed=3, threads=2)
+
+    with made() as runner:
+        batches = iter(runner.prefetch_to_device(np.copy, depth=2))
+        first = [next(batches).tolist() for _ in range(given)]
+        state = runner.state()
+        assert state["batches"] == given
+        rest = [batch.tolist() for batch in batches]
+        assert runner.state()["batches"] == 6
+    with made().restore(state) as runner:
+        assert [batch.tolist() for batch in runner.prefetch_to_device(np.copy, depth=2)] == rest
+    assert sorted(chain.from_iterable(first + rest)) == list(range(24))

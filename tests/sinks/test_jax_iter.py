@@ -239,6 +239,40 @@ def test_passes_failures_and_stop() -> None:
         next(batches)
 
 
+@pytest.mark.parametrize("given", range(1, 5))
+def test_a_state_counts_what_the_loop_was_given(given: int) -> None:
+    """And not the batch that was put on the device during its last step."""
+
+    def made() -> FeedRunner:
+        return FeedRunner(np.arange(32, dtype=np.float32), batch_size=8, shuffle=True, seed=1)
+
+    with made() as runner:
+        batches = iter(runner.jax())
+        for _ in range(given):
+            next(batches)
+        state = runner.state()
+        rest = [batch.tolist() for batch in batches]
+        after = runner.state()
+        following = [batch.tolist() for batch in runner.jax()]
+    with made().restore(state) as runner:
+        assert [batch.tolist() for batch in runner.jax()] == rest
+        assert runner.state() == after
+        assert [batch.tolist() for batch in runner.jax()] == following
+
+
+def test_a_loop_over_a_stream_that_was_left_goes_on() -> None:
+    with FeedRunner(numbers(6, (2,))) as runner:
+        for batch in runner.jax():
+            if batch[0] == 2:
+                break
+        state = runner.state()
+        assert [int(batch[0]) for batch in runner.jax()] == [3, 4, 5]
+    with pytest.warns(FeedWarning, match="only from its beginning"):
+        again = FeedRunner(numbers(6, (2,))).restore(state)
+    with again as runner:
+        assert [int(batch[0]) for batch in runner.jax()] == [3, 4, 5]
+
+
 ON_TWO_DEVICES = """
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 os.environ["JAX_ENABLE_X64"] = "1"

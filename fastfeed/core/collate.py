@@ -168,35 +168,30 @@ class PassThrough:
 
 
 class SizeChecker:
-    """Passes batches through as produced, and checks that their size is constant.
+    """Passes batches through as produced, and checks that none is larger than the first.
 
-    Only the last batch of a stream in an epoch may be smaller. `sizes` gives the records per batch
-    of each stream, if an earlier run determined them.
+    A smaller one may come anywhere, as the last of an epoch where a generator makes several.
+    `sizes` gives the records per batch of each stream, if an earlier run determined them.
     """
 
     dropped = 0
 
     def __init__(self, sizes: dict[int, int] | None = None) -> None:
         self.sizes = dict(sizes or {})
-        self._short: dict[int, str] = {}
 
     def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
-        """Return the batch itself; raise SpecError if the leading dimension changed midway."""
+        """Return the batch itself; raise SpecError if it is larger."""
         size = self.sizes.setdefault(stream, batch.rows)
-        if stream in self._short or batch.rows > size:
+        if batch.rows > size:
             raise SpecError(
-                f"the leading dimension changed midway: {self._short.get(stream, place)} has "
-                f"another number of records than the {size} of the batches before it, and is not "
-                "the last batch of its epoch. Set batch_size= to cut the stream into equal batches "
-                "(pad=True if they vary on purpose)"
+                f"the leading dimension changed midway: {place} has {batch.rows} records, more "
+                f"than the {size} of the first batch. Set batch_size= to cut the stream into equal "
+                "batches (pad=True if they vary on purpose)"
             )
-        if batch.rows < size:
-            self._short[stream] = f"{place} ({batch.rows} records)"
         return (batch,)
 
     def end_epoch(self) -> Iterable[Batch]:
-        """Return nothing, and allow a new epoch to start."""
-        self._short.clear()
+        """Return nothing: no record is held back."""
         return ()
 
     flush = end_epoch

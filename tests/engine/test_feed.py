@@ -165,7 +165,7 @@ def test_batches_of_zero_records_are_skipped_and_counted(threads: int, shared: b
 
 
 def test_empty_batches_hide_no_change_of_size() -> None:
-    made = [np.arange(n) for n in (3, 2, 0, 3)]
+    made = [np.arange(n) for n in (3, 2, 0, 4)]
     with pytest.raises(FeedError, match="leading dimension changed midway"):
         list(FeedRunner(iter(made)))
 

@@ -138,10 +138,17 @@ def test_batches_of_a_callable_that_change_midway(change: str) -> None:
 
 @threads
 def test_a_leading_dimension_that_changes_midway(threads: int) -> None:
-    made = [np.zeros(n) for n in (4, 4, 3, 4)]
-    said = "midway: batch 2 (3 records)", "than the 4 of the batches before it", "batch_size="
+    made = [np.zeros(n) for n in (4, 4, 3, 5, 4)]
+    said = "midway: batch 3 has 5 records", "more than the 4 of the first batch", "batch_size="
     refused(SpecError, *said, by=looped(iter(made), threads=threads))
-    assert [len(b) for b in FeedRunner(iter(made), threads=threads, batch_size=4)] == [4, 4, 4, 3]
+    assert [len(b) for b in FeedRunner(iter(made), threads=threads, batch_size=4)] == [4] * 5
+
+
+@threads
+def test_short_batches_of_a_generator_that_makes_several_epochs(threads: int) -> None:
+    sizes = [4, 4, 3] * 3
+    runner = FeedRunner((np.zeros(n) for n in sizes), threads=threads)
+    assert [len(batch) for batch in runner] == sizes
 
 
 @either_sink

@@ -8,8 +8,15 @@ from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.patches.names import functions_of, own, shares
-from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, imported_by
+from fastfeed.diagnose.patches.proposal import (
+    ALIKE,
+    ALONE,
+    PatchCase,
+    Proposal,
+    imported_by,
+)
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile
+from fastfeed.diagnose.proof import WORDS
 
 # Input in memory; a generator, which runs in a thread by now.
 NEEDS_NONE = ("ndarray", "EagerTensor", "Tensor", "list", "tuple", "dict", "generator")
@@ -79,7 +86,9 @@ class GeneratorDataset:
             for words, advice in producer_words(case, copies=copies, apart=not shares(file, maker)):
                 edits = (file.replaced(call, f"FeedRunner({source}, {words}).dataset()"),)
                 title = f"FeedRunner(..., {words}).dataset() in place of from_generator"
-                yield Proposal(title, (*case.runner_import(file), *edits), advice, makes=True)
+                allows = ALIKE if words == ALONE else WORDS[:-1]
+                edits = (*case.runner_import(file), *edits)
+                yield Proposal(title, edits, advice, makes=True, allows=allows)
 
 
 class FittedInput:
@@ -148,7 +157,7 @@ def producer_words(
         knob = "processes" if advice.knob in ("processes", "transport") else "threads"
         count = case.count(advice) if copies and (apart or knob == "processes") else 1
         words[f"{knob}={count}"] = advice if count == case.count(advice) else None
-    for one in (f"processes={case.cores if copies else 1}", "threads=1", "processes=1"):
+    for one in (f"processes={case.cores if copies else 1}", ALONE, "processes=1"):
         words.setdefault(one, None)
     yield from words.items()
 

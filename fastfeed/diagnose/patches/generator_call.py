@@ -10,7 +10,14 @@ from dataclasses import replace
 from fastfeed.diagnose.evidence import PRODUCER, TRAINER
 from fastfeed.diagnose.patches.datasets import is_endless, keras_sink, producer_words
 from fastfeed.diagnose.patches.names import COMPREHENSIONS, OWNER, changed_outside, own
-from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal, imported_by
+from fastfeed.diagnose.patches.proposal import (
+    ALIKE,
+    ALONE,
+    RUNNER,
+    PatchCase,
+    Proposal,
+    imported_by,
+)
 from fastfeed.diagnose.patches.serial_loop import shown_by_loop
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called, edited
 from fastfeed.probes.places import Place
@@ -83,7 +90,7 @@ def _instead_of(
     sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
     shows = shown_by_loop(case)
     for words, advice in producer_words(case, copies=copies, apart=bool(own_copies)):
-        several = words.startswith("threads=") and words != "threads=1"
+        several = words.startswith("threads=") and words != ALONE
         text = own_copies if several else file.source(call)
         source, forms = f"lambda: {text}" if given else name, []
         for sink in [keras_sink(file)] if keras else [*sinks, ""]:
@@ -91,7 +98,8 @@ def _instead_of(
             edit = file.replaced(call, made if keras else f"iter({made})")
             title = f"{RUNNER}({name}, {words}){sink}"
             edits = (*case.runner_import(file), edit)
-            forms.append(Proposal(title, edits, advice, shows=shows, makes=True))
+            one = Proposal(title, edits, advice, shows=shows, makes=True)
+            forms.append(replace(one, allows=ALIKE) if words == ALONE else one)
         yield replace(forms[0], instead=tuple(forms[1:]))
 
 

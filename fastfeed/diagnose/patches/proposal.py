@@ -17,7 +17,8 @@ from fastfeed.diagnose.proof import SAME, UNKNOWN, WORDS
 
 RUNNER = "FeedRunner"
 # Of a change that runs the same code in the same order: equal seeds must give equal batches.
-ALIKE = (SAME, UNKNOWN)
+ALIKE = (SAME, UNKNOWN)  # of what runs the same code in the same order
+ALONE = "threads=1"  # options of a runner that does so, ahead of the step
 # Calls in a run's copy of the script; see ticks.py.
 SHOWING = "__import__('fastfeed.diagnose.prove.ticks', fromlist=['*']).{}"
 IMPORTS = (ast.Import, ast.ImportFrom)

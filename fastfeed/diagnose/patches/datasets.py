@@ -84,10 +84,10 @@ class GeneratorDataset:
             source = file.source(maker)
             copies = any(map(is_endless, functions_of(file, maker)))
             for words, advice in producer_words(case, copies=copies, apart=not shares(file, maker)):
-                edits = (file.replaced(call, f"FeedRunner({source}, {words}).dataset()"),)
+                edit = file.replaced(call, f"FeedRunner({source}, {words}).dataset()")
                 title = f"FeedRunner(..., {words}).dataset() in place of from_generator"
                 allows = ALIKE if words == ALONE else WORDS[:-1]
-                edits = (*case.runner_import(file), *edits)
+                edits = (*case.runner_import(file), edit)
                 yield Proposal(title, edits, advice, makes=True, allows=allows)
 
 

@@ -22,7 +22,7 @@ from fastfeed.diagnose.patches.datasets import (
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
 from fastfeed.diagnose.patches.graph_queue import QueueThreads
 from fastfeed.diagnose.patches.producers import PoolThreads, StartedProducers
-from fastfeed.diagnose.patches.proposal import PatchCase, Proposal
+from fastfeed.diagnose.patches.proposal import ALIKE, PatchCase, Proposal
 from fastfeed.diagnose.patches.rarer import RarerPauses
 from fastfeed.diagnose.patches.source_file import Edit
 from fastfeed.diagnose.proof import WORDS
@@ -285,9 +285,13 @@ def test_a_generator_that_keras_fits_runs_in_a_runner(tmp_path: Path) -> None:
         "from fastfeed import FeedRunner",
         "model.fit(FeedRunner(lambda: plants(3), threads=4).dataset(), epochs=2)",
     ]
-    titles = [one.title for one in script.proposals(GeneratorCall())]
+    found = script.proposals(GeneratorCall())
     others = ("processes=2", "threads=1", "processes=1")
-    assert titles[1:] == [f"FeedRunner(plants, {one}).dataset()" for one in others]
+    assert [one.title for one in found][1:] == [
+        f"FeedRunner(plants, {one}).dataset()" for one in others
+    ]
+    alike = [one.title for one in found if one.allows == ALIKE]
+    assert alike == ["FeedRunner(plants, threads=1).dataset()"], "it runs the same code in order"
 
 
 SHUFFLED = """

@@ -77,6 +77,9 @@ class Outlet:
         """Note what is in progress: `record` of the item number `item`, under ticket or epoch
         `key`."""
 
+    def look(self, batch: Batch, place: str) -> None:
+        """Look at a batch that the source has made. Raise SpecError for one that changes others."""
+
     def put(self, made: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Put a batch under its ticket or epoch. Return False if no other is wanted."""
         raise NotImplementedError
@@ -203,7 +206,11 @@ class BatchBuilder:
             if _is_empty(spec, value):
                 return None
             raise
-        return batch if batch.rows else None
+        if not batch.rows:
+            return None
+        if not self._records:  # the arrays may be those of the source
+            outlet.look(batch, place)
+        return batch
 
     def _build_records(
         self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NamedTuple
 
-from fastfeed.core.batch import BatchSpec
+from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.stats import (
     NO_SLOTS,
     SlotCounts,
@@ -37,6 +37,7 @@ from fastfeed.producers.builder import BatchBuilder, Outlet
 from fastfeed.producers.inbox import EpochPermit, EpochPlan
 from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.reorder import MAX_EARLY, BoundedBuffer, ProducedBatch
+from fastfeed.producers.reused_memory import ReusedMemory
 from fastfeed.source import CallableSource, Source
 from fastfeed.source.base import close_left
 
@@ -290,6 +291,7 @@ class ThreadOutlet(Outlet):
     def __init__(self, buffer: BoundedBuffer, permit: EpochPermit) -> None:
         super().__init__(ordered=buffer.ordered, admit=permit.admit)
         self._buffer = buffer
+        self._memory = ReusedMemory()
         self.retired = False  # True if the producer is to leave after its present batch
 
     def admit(self, position: int) -> bool:
@@ -319,6 +321,10 @@ class ThreadOutlet(Outlet):
         """Report an error that costs one record or batch only."""
         with self._buffer.changing():
             self._buffer.skip(error, ticket, epoch=self.position)
+
+    def look(self, batch: Batch, place: str) -> None:
+        """Raise SpecError for a batch in the memory of an earlier one: batches are not copied."""
+        self._memory.refuse(batch, place)
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Put a batch into the buffer. Return False if no other is wanted."""

@@ -1,0 +1,67 @@
+"""Refusal of a source that fills one array again and again: in producer threads it would change
+batches that wait, or are in use."""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from typing import Any
+
+import numpy as np
+
+from fastfeed.core.batch import Batch
+from fastfeed.errors import SpecError
+
+Array = np.ndarray[Any, Any]
+LARGEST_NBYTES = 1 << 24  # of an array that is looked at: its checksum takes 5 ms
+RING = 8  # batches after which a source fills an array again, at most
+
+
+class ReusedMemory:
+    """The arrays of some batches of one producer: some are compared with those after them, the less
+    often the more there were."""
+
+    def __init__(self) -> None:
+        self._number, self._next = 0, 1  # of batches, and of that which is remembered next
+        # by address: what owns the memory, and a checksum
+        self._seen: dict[int, tuple[weakref.ref[Array], int]] = {}
+
+    def refuse(self, batch: Batch, place: str) -> None:
+        """Raise SpecError for an array in the memory of an earlier one that is still there, with
+        other values."""
+        self._number += 1
+        for leaf in batch.leaves if self._seen else ():
+            owner, checksum = self._seen.pop(_address(leaf), (None, 0))
+            if owner is not None and owner() is not None and _checksum(leaf) != checksum:
+                raise SpecError(
+                    f"{place} has the memory of an earlier batch, with other values: the source "
+                    "fills one array again, or the loop changes it in place. Producer threads do "
+                    "not copy, so that batches that wait or are used change, too. Yield copies, "
+                    "such as array.copy(), or use processes=, which copy"
+                )
+        if self._number == self._next:
+            self._next *= 2
+            known = [one for one in batch.leaves if _is_plain(one)]
+            self._seen = {_address(one): (_owner_of(one), _checksum(one)) for one in known}
+        elif self._seen and self._number > self._next // 2 + RING:
+            self._seen = {}
+
+
+def _is_plain(leaf: Any) -> bool:
+    plain = type(leaf) is np.ndarray and not leaf.dtype.hasobject and leaf.flags.c_contiguous
+    return plain and 0 < leaf.nbytes <= LARGEST_NBYTES
+
+
+def _address(leaf: Any) -> int:
+    return int(leaf.__array_interface__["data"][0]) if type(leaf) is np.ndarray else 0
+
+
+def _owner_of(leaf: Array) -> weakref.ref[Array]:
+    """Return the array that a view is of: it lives for as long as anything uses the memory."""
+    while type(leaf.base) is np.ndarray:
+        leaf = leaf.base
+    return weakref.ref(leaf)
+
+
+def _checksum(leaf: Array) -> int:
+    return zlib.crc32(leaf.reshape(-1).view(np.uint8).data)

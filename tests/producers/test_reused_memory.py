@@ -1,0 +1,86 @@
+"""Sources that fill one array again, in producer threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastfeed import FeedRunner, SpecError
+from fastfeed.core.batch import Batch
+from fastfeed.producers.reused_memory import RING, ReusedMemory
+
+COUNT = 40
+
+
+def filled(ring: int, *, view: bool = False) -> Callable[[], Iterator[Any]]:
+    """Return a source that fills `ring` arrays in turn."""
+
+    def batches() -> Iterator[Any]:
+        arrays = [np.empty((8, 4), np.float32) for _ in range(ring)]
+        for number in range(COUNT):
+            array = arrays[number % ring]
+            array[:] = number
+            yield (array[:4] if view else array), np.arange(4 if view else 8)
+
+    return batches
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("ring", [1, 2, 3, RING])
+def test_a_source_that_fills_an_array_again_is_refused_in_threads(ring: int, view: bool) -> None:
+    source = filled(ring, view=view)
+    with FeedRunner(source) as runner, pytest.raises(SpecError, match="memory of an earlier batch"):
+        list(runner)
+    with FeedRunner(source, processes=1) as runner:
+        assert [int(x[0, 0]) for x, _ in runner] == list(range(COUNT))
+
+
+def test_a_transform_that_fills_an_array_again_is_refused() -> None:
+    x = np.empty((2, 3))
+
+    def fill(batch: Any) -> Any:
+        x[:] = batch[0]
+        return x
+
+    runner = FeedRunner(([n, n] for n in range(9)), records=False, transform=fill)
+    with runner, pytest.raises(SpecError, match=r"yield copies|Yield copies"):
+        list(runner)
+
+
+def constant() -> Iterator[Any]:
+    x = np.ones((8, 4))
+    for _ in range(COUNT):
+        yield x
+
+
+def fresh() -> Iterator[Any]:
+    for number in range(COUNT):
+        yield np.full((8, 4), number)
+
+
+def parts() -> Iterator[Any]:
+    data = np.arange(8 * COUNT)
+    for number in range(COUNT):
+        yield data[8 * number : 8 * number + 8]
+
+
+@pytest.mark.parametrize("source", [constant, fresh, parts])
+def test_other_sources_pass(source: Callable[[], Iterator[Any]]) -> None:
+    with FeedRunner(source) as runner:
+        assert sum(1 for _ in runner) == COUNT
+
+
+@given(st.integers(1, 3), st.integers(0, 200), st.booleans())
+def test_nothing_is_said_of_memory_that_was_free_meanwhile(
+    leaves: int, count: int, empty: bool
+) -> None:
+    """As the allocator gives it to one array after another."""
+    memory, shape = ReusedMemory(), (0 if empty else 5, 2)
+    for number in range(count):
+        made = tuple(np.full(shape, number) for _ in range(leaves))
+        memory.refuse(Batch(made, shape[0], 0), "a batch")

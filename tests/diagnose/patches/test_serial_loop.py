@@ -194,7 +194,10 @@ def test_what_the_step_shares_with_its_input_is_not_made_ahead(tmp_path: Path, t
 
 @pytest.mark.parametrize(
     "head",
-    ["at = 0", "rng.shuffle(order)", "order[:] = rows", "at, order = 0, rows"],
+    [
+        *("at = 0", "rng.shuffle(order)", "order[:] = rows", "at, order = 0, rows"),
+        *("rng.shuffle(order.rows)", "order.epoch = epoch", "order.rows[0] = epoch"),
+    ],
 )
 def test_what_each_epoch_begins_with_stays_in_it(tmp_path: Path, head: str) -> None:
     text = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import mmap
 import os
 import pickle
@@ -138,18 +139,25 @@ def in_producer() -> bool:
 @contextlib.contextmanager
 def injected(fault: Fault) -> Iterator[list[int]]:
     """Let calls of the producers' threads of this process fail. Yield a list with an entry for each
-    that did."""
+    that did.
+
+    No garbage is collected meanwhile: a producer's thread would end the feeds of earlier runners,
+    and their calls are none of its own.
+    """
     fired: list[int] = []
     injector = Injector(
         fault,
         concerned=in_producer,
         fired=lambda: fired.append(1),
     )
+    gc.collect()
+    gc.disable()
     injector.install()
     try:
         yield fired
     finally:
         injector.remove()
+        gc.enable()
 
 
 class FaultyServer(forkserver.ForkServer):

@@ -7,8 +7,10 @@ import contextlib
 import functools
 import json
 import os
+import random
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import Loop, Timeline
 
 DIAGNOSE, RATE = "diagnose", "rate"  # what a run is for
+MOST_HELD_S = 0.005
 BATCHES, RESEEDED = "batches", "reseeded"
 EVIDENCE, CALLS, RESULT = "evidence.json.gz", "calls.json", "run.json"  # files that it writes
 EDITABLE = "__editable__"  # begin of the names of finders that setuptools installs
@@ -73,6 +76,7 @@ def main() -> None:
         collector = _Hooks()
     if isinstance(log, BatchLog):
         _watch_batches(log)
+        hold_up_producers()
         set_seeds(log, shift=SHIFT if purpose == RESEEDED else 0)
     launch = Launch(script, plan=plan, publisher=publisher, collector=collector, log=log)
     sys.exit(launch.run(script.run))
@@ -207,6 +211,21 @@ def _watch_batches(log: BatchLog) -> None:
         "keras.src.callbacks.callback_list", functools.partial(_watch_logs, losses=log.losses)
     )
     hooks.start()
+
+
+def hold_up_producers() -> None:
+    """Hold up each batch of producer threads at random: what depends on which of them comes first,
+    such as a random generator that they share, then shows."""
+    from fastfeed.producers.builder import BatchBuilder
+
+    build, drawn = BatchBuilder.build, random.Random(0)
+
+    @functools.wraps(build)
+    def late(self: Any, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(MOST_HELD_S * drawn.random())
+        return build(self, *args, **kwargs)
+
+    BatchBuilder.build = late  # type: ignore[method-assign]
 
 
 def _watch_adapter(module: Any, log: HookLog, *, digests: Digests) -> Undo:

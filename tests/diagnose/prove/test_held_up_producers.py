@@ -1,0 +1,25 @@
+"""Producer threads that are held up at random while checksums are taken."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fastfeed import FeedRunner
+from fastfeed.diagnose.prove.trial_run import hold_up_producers
+from fastfeed.producers.builder import BatchBuilder
+
+COUNT = 200
+
+
+def test_threads_that_share_a_generator_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that, who comes first may be the same for hundreds of batches."""
+    monkeypatch.setattr(BatchBuilder, "build", BatchBuilder.build)
+    hold_up_producers()
+    alone, shared = np.random.default_rng(0), np.random.default_rng(0)
+    runner = FeedRunner(itertools.count(), transform=lambda _: shared.random(4), threads=2)
+    with runner:
+        found = [batch.tolist() for batch in itertools.islice(runner, COUNT)]
+    assert found != [alone.random(4).tolist() for _ in range(COUNT)]

@@ -203,7 +203,7 @@ class Feed:
         return as_json(self.mark())
 
     def mark(self) -> dict[str, Any]:
-        """Return that position for `as_json`, which takes longer."""
+        """Return that position in arrays; `as_json` packs it, which takes longer."""
         return self._stages[-1].state()
 
     @property

@@ -23,15 +23,16 @@ class ReusedMemory:
 
     def __init__(self) -> None:
         self._number, self._next = 0, 1  # of batches, and of that which is remembered next
-        # by address: what owns the memory, and a checksum
-        self._seen: dict[int, tuple[weakref.ref[Array], int]] = {}
+        # by address and size: what owns the memory, and a checksum
+        self._seen: dict[tuple[int, int], tuple[weakref.ref[Array], int]] = {}
 
     def refuse(self, batch: Batch, place: str) -> None:
         """Raise SpecError for an array in the memory of an earlier one that is still there, with
         other values."""
         self._number += 1
-        for leaf in batch.leaves if self._seen else ():
-            owner, checksum = self._seen.pop(_address(leaf), (None, 0))
+        known = [one for one in batch.leaves if _is_plain(one)] if self._looks else []
+        for leaf in known if self._seen else ():
+            owner, checksum = self._seen.pop(_place(leaf), (None, 0))
             if owner is not None and owner() is not None and _checksum(leaf) != checksum:
                 raise SpecError(
                     f"{place} has the memory of an earlier batch, with other values: the source "
@@ -41,10 +42,14 @@ class ReusedMemory:
                 )
         if self._number == self._next:
             self._next *= 2
-            known = [one for one in batch.leaves if _is_plain(one)]
-            self._seen = {_address(one): (_owner_of(one), _checksum(one)) for one in known}
-        elif self._seen and self._number > self._next // 2 + RING:
+            self._seen = {_place(one): (_owner_of(one), _checksum(one)) for one in known}
+        elif not self._looks:
             self._seen = {}
+
+    @property
+    def _looks(self) -> bool:
+        """True if a batch is compared or remembered."""
+        return self._number == self._next or self._number <= self._next // 2 + RING
 
 
 def _is_plain(leaf: Any) -> bool:
@@ -52,8 +57,8 @@ def _is_plain(leaf: Any) -> bool:
     return plain and 0 < leaf.nbytes <= LARGEST_NBYTES
 
 
-def _address(leaf: Any) -> int:
-    return int(leaf.__array_interface__["data"][0]) if type(leaf) is np.ndarray else 0
+def _place(leaf: Array) -> tuple[int, int]:
+    return int(leaf.__array_interface__["data"][0]), leaf.nbytes
 
 
 def _owner_of(leaf: Array) -> weakref.ref[Array]:

@@ -118,7 +118,7 @@ class Stream:
         self.resumed = False  # True if the first run begins in its middle
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._resume = ResumePoint()  # where the next feed begins
-        self.given: dict[str, Any] | None = None  # a mark
+        self.given: dict[str, Any] | None = None  # mark of a loop that is behind
         # of `also()`: the stream whose workers produce these batches, and those that share them
         self._leader: Stream | None = None
         self._followers: list[weakref.ref[Stream]] = []

@@ -26,8 +26,8 @@ class Prefetcher:
     Errors of `put` are raised in the loop, after the results before them. The thread ends with the
     iteration, with `runner.stop()`, and when the loop is left early, as soon as `put` or the wait
     for a batch returns; ready results are lost then, as with prefetch of tf.data. `runner.state()`
-    counts only what the loop was given. Raise OptionError for a `put` that is not callable and for
-    a `depth` below 1.
+    counts only what the loop was given, unless ranks share out batches. Raise OptionError for a
+    `put` that is not callable and for a `depth` below 1.
     """
 
     def __init__(
@@ -78,9 +78,10 @@ class PrefetchIteration:
             while results := self._next():
                 self._iterations.give(results.pop())
                 yield results.pop()  # leaves no reference in this frame
-            self._iterations.give(None)
             failure, self._failure = self._failure, None
-            if failure is not None:
+            if failure is None:
+                self._iterations.give(None)
+            else:
                 try:
                     raise failure
                 finally:

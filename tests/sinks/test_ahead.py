@@ -310,6 +310,18 @@ def test_one_ahead_raises_behind_the_result_before_unless_the_loop_was_stopped(
     assert got == given
 
 
+def test_a_batch_whose_put_failed_was_not_given() -> None:
+    def put(batch: Any) -> Any:
+        if batch[0] == 8:
+            raise KeyError("no room")
+        return batch.copy()
+
+    with FeedRunner(np.arange(24), batch_size=4) as runner:
+        with pytest.raises(KeyError, match="no room"):
+            list(runner.prefetch_to_device(put, depth=2))
+        assert runner.state()["batches"] == 2
+
+
 @pytest.mark.parametrize("shuffle", [False, True, Shuffle(8, 4)])
 @pytest.mark.parametrize("given", range(1, 6))
 def test_a_state_counts_what_the_loop_was_given(given: int, shuffle: Any) -> None:

@@ -8,13 +8,7 @@ from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.patches.names import functions_of, own, shares
-from fastfeed.diagnose.patches.proposal import (
-    ALIKE,
-    ALONE,
-    PatchCase,
-    Proposal,
-    imported_by,
-)
+from fastfeed.diagnose.patches.proposal import ALIKE, ALONE, PatchCase, Proposal, imported_by
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 from fastfeed.diagnose.proof import WORDS
 

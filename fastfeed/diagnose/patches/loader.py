@@ -6,14 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fastfeed.diagnose.patches.call_site import CallSite
-from fastfeed.diagnose.patches.names import (
-    OWNER,
-    bound,
-    changed,
-    last_of,
-    only_sets_up,
-    path_of,
-)
+from fastfeed.diagnose.patches.names import OWNER, bound, changed, last_of, only_sets_up, path_of
 from fastfeed.diagnose.patches.producers import SAME_RECORDS
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
@@ -24,9 +17,9 @@ TORCH = "torch"
 START = "worker_init_fn"
 PREFETCHED = 8  # batches ahead of each worker, where few slow ones stop the rest
 # Arguments of a DataLoader that a FeedRunner has under another name, or needs none for.
-CARRIED = {"batch_size", "shuffle", "drop_last", "collate_fn", "dataset"}
+CARRIED = {"batch_size", "shuffle", "drop_last", "collate_fn", "dataset", "generator"}
 DROPPED = {"num_workers", "persistent_workers", "prefetch_factor", "pin_memory"}
-DROPPED |= {"multiprocessing_context", "timeout", "generator", START}
+DROPPED |= {"multiprocessing_context", "timeout", START}
 # Attributes of a DataLoader that no TorchBatches has, and few other objects.
 OF_LOADERS = {"dataset", "sampler", "batch_sampler", "collate_fn"}
 

@@ -17,7 +17,7 @@ from fastfeed.diagnose.proof import SAME, UNKNOWN, WORDS
 
 RUNNER = "FeedRunner"
 # Of a change that runs the same code in the same order: equal seeds must give equal batches.
-ALIKE = (SAME, UNKNOWN)  # of what runs the same code in the same order
+ALIKE = (SAME, UNKNOWN)
 ALONE = "threads=1"  # options of a runner that does so, ahead of the step
 # Calls in a run's copy of the script; see ticks.py.
 SHOWING = "__import__('fastfeed.diagnose.prove.ticks', fromlist=['*']).{}"

@@ -237,8 +237,8 @@ class _Made(NamedTuple):
             others = [n for n in own(loop) if isinstance(n, ast.stmt) and id(n) not in moved]
             others = [n for n in others if not hasattr(n, "body")]
             written = {*bound([*others, *_heads(loop)]), *changed(others), *advanced(others)}
-            parts = {name.partition(".")[0] for name in written if not name.startswith(f"{OWNER}.")}
-            if needed & (written | parts) or any(scope in ast.walk(loop) for scope in between):
+            changes = {name.partition(".")[0] for name in written} - self.file.modules - {OWNER}
+            if needed & (written | changes) or any(scope in ast.walk(loop) for scope in between):
                 break
             found = loop
         return found

@@ -77,8 +77,9 @@ def comparable(
     """Return steps/s of runs of two scripts that mean the same.
 
     A pause is what is long for each of the runs. Where some window holds so few that it may hold
-    them by chance, and all may have as many for each step, they are left out. Pauses that come with
-    a change are its own; then no script before is slower than it is, and none after is faster.
+    them by chance, and all may have as many for each step, they are left out. Otherwise pauses came
+    with a change, or went: they count, but for the few of a run before, whose rate is then not too
+    low.
     """
     runs = [*before, *after]
     long_s = max((run.long_s for run in runs), default=0.0)

@@ -37,11 +37,11 @@ from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import Loop, Timeline
 
 DIAGNOSE, RATE = "diagnose", "rate"  # what a run is for
-MOST_HELD_S = 0.005
 BATCHES, RESEEDED = "batches", "reseeded"
 EVIDENCE, CALLS, RESULT = "evidence.json.gz", "calls.json", "run.json"  # files that it writes
 EDITABLE = "__editable__"  # begin of the names of finders that setuptools installs
 IN_GRAPH = ("modelled", "hidden")  # waits of steps that take their batches from a graph
+MOST_HELD_S = 0.005  # for which each batch of a producer thread is held up
 KERAS_ADAPTERS = {
     "keras.src.trainers.data_adapters.py_dataset_adapter": "PyDatasetAdapter",
     "keras.src.trainers.data_adapters.generator_data_adapter": "GeneratorDataAdapter",
@@ -76,7 +76,6 @@ def main() -> None:
         collector = _Hooks()
     if isinstance(log, BatchLog):
         _watch_batches(log)
-        hold_up_producers()
         set_seeds(log, shift=SHIFT if purpose == RESEEDED else 0)
     launch = Launch(script, plan=plan, publisher=publisher, collector=collector, log=log)
     sys.exit(launch.run(script.run))
@@ -210,22 +209,24 @@ def _watch_batches(log: BatchLog) -> None:
     hooks.add(
         "keras.src.callbacks.callback_list", functools.partial(_watch_logs, losses=log.losses)
     )
+    hooks.add("fastfeed.producers.builder", hold_up_producers)
     hooks.start()
 
 
-def hold_up_producers() -> None:
+def hold_up_producers(module: Any, log: HookLog) -> Undo:
     """Hold up each batch of producer threads at random: what depends on which of them comes first,
     such as a random generator that they share, then shows."""
-    from fastfeed.producers.builder import BatchBuilder
+    drawn = random.Random(0)
 
-    build, drawn = BatchBuilder.build, random.Random(0)
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def build(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(MOST_HELD_S * drawn.random())
+            return original(*args, **kwargs)
 
-    @functools.wraps(build)
-    def late(self: Any, *args: Any, **kwargs: Any) -> Any:
-        time.sleep(MOST_HELD_S * drawn.random())
-        return build(self, *args, **kwargs)
+        return build
 
-    BatchBuilder.build = late  # type: ignore[method-assign]
+    return patch(module.BatchBuilder, "build", wrap=wrap)
 
 
 def _watch_adapter(module: Any, log: HookLog, *, digests: Digests) -> Undo:

@@ -108,8 +108,8 @@ def paused(step_s: float, pauses: int, *, pause_s: float = 0.9, seconds: float =
 
 
 def test_pauses_that_come_with_a_change_are_its_own() -> None:
-    """Such as workers that start anew for each epoch. The script itself is never slower than it is
-    for the pause that some of its windows hold by chance, or its gain would be none."""
+    """Such as workers that start anew for each epoch. The original counts without the pauses that
+    its windows hold by chance: else this change would seem to gain."""
     original = [paused(0.01, 1), paused(0.01, 0), paused(0.01, 2)]
     slower = [Pace(tuple(([0.0055] * 20 + [0.1]) * 33)) for _ in range(3)]
     before, after = comparable(original, slower)

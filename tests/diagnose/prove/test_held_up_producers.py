@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from fastfeed import FeedRunner
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.prove.trial_run import hold_up_producers
-from fastfeed.producers.builder import BatchBuilder
+from fastfeed.producers import builder
+from fastfeed.steps.timeline import Timeline
 
 COUNT = 200
 
 
-def test_threads_that_share_a_generator_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def held_up() -> Iterator[None]:
+    undo = hold_up_producers(builder, HookLog(Timeline()))
+    yield
+    undo()
+
+
+def test_threads_that_share_a_generator_show_it(held_up: None) -> None:
     """Without that, who comes first may be the same for hundreds of batches."""
-    monkeypatch.setattr(BatchBuilder, "build", BatchBuilder.build)
-    hold_up_producers()
     alone, shared = np.random.default_rng(0), np.random.default_rng(0)
     runner = FeedRunner(itertools.count(), transform=lambda _: shared.random(4), threads=2)
     with runner:

@@ -35,7 +35,9 @@ class LoaderWorkers:
             now = int(site.fact("num_workers") or 0)
             counts = [case.count(advice), case.cores] if counted or not now else [now]
             counts += [case.cores] * (now > case.cores)
-            for count in dict.fromkeys(counts):
+            # new workers would draw the same numbers, and random batches would not show it
+            alike = site.fact("draws") == "True" and site.fact("starts") != "True"
+            for count in dict.fromkeys(min(n, max(1, now)) if alike else n for n in counts):
                 given = {} if count == now else {"num_workers": str(count)}
                 if site.fact("persistent_workers") != "True" and not _changes(case, call):
                     given["persistent_workers"] = "True"

@@ -4,9 +4,12 @@ run, and which loops they feed."""
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 from fastfeed.core.user_code import is_users_code
@@ -28,6 +31,8 @@ MADE_BY = {
     "concurrent.futures.thread": ("ThreadPoolExecutor", "__init__", "Pool"),
     "concurrent.futures.process": ("ProcessPoolExecutor", "__init__", "Pool"),
 }
+MOST_PARTS, MOST_EACH = 10_000, 200  # of a dataset, in which a random generator is looked for
+PLAIN = (type, ModuleType, str, bytes, int, float, type(None))  # which hold none
 ASKING = "worker_info"  # in a dataset's module: it asks which worker it is in
 DATASETS = "tensorflow.python.data.ops.dataset_ops"
 DATASET_CALLS = (
@@ -150,12 +155,47 @@ class CallSites:
 
 def loader_facts(loader: Any) -> dict[str, Any]:
     """Return what is known of a DataLoader. `whole`: its dataset is an iterable, and each worker
-    reads all of it, unless a function that `starts` workers shares it out."""
+    reads all of it, unless a function that `starts` workers shares it out. `draws`: its dataset has
+    random generators of its own, of which each worker gets a copy that draws the same."""
     data, iterable = loader.dataset, sys.modules["torch.utils.data"].IterableDataset
     kinds = [one for one in type(data).__mro__ if not one.__module__.startswith("torch.")]
     facts = {name: getattr(loader, name) for name in ("num_workers", "persistent_workers")}
     whole = isinstance(data, iterable) and not any(map(_asks_worker, kinds))
-    return {**facts, "whole": whole, "starts": loader.worker_init_fn is not None}
+    starts = loader.worker_init_fn is not None
+    draws = _holds_generator(data) or _holds_generator(loader.collate_fn)
+    return {**facts, "whole": whole, "starts": starts, "draws": draws}
+
+
+def _holds_generator(made: Any) -> bool:
+    """Return True if an object, or a function of the user's that it may call, has a random
+    generator of its own."""
+    from fastfeed.producers.generators import GENERATOR_KINDS  # with NumPy: see digests.py
+
+    known = (*GENERATOR_KINDS, sys.modules["torch"].Generator)
+    try:
+        return any(issubclass(type(one), known) for one in _parts_of(made))
+    except Exception:  # of the user's objects
+        return False
+
+
+def _parts_of(made: Any) -> Iterator[Any]:
+    """Yield an object, what it holds, and what the functions of its class name: MOST_PARTS at most,
+    and MOST_EACH of one, which may be a list of all records."""
+    todo, seen = deque([made]), set[int]()
+    while todo and len(seen) < MOST_PARTS:
+        one = todo.popleft()
+        if id(one) in seen or isinstance(one, PLAIN):
+            continue
+        seen.add(id(one))
+        yield one
+        if isinstance(one, FunctionType):
+            named = (one.__globals__.get(name) for name in one.__code__.co_names)
+            parts = [*named, *(one.__closure__ or ())] if is_users_code(one.__code__) else []
+        else:
+            kinds = [kind for kind in type(one).__mro__ if kind is not object]
+            parts = [*gc.get_referents(one)[:MOST_EACH]]
+            parts += [of for kind in kinds for of in vars(kind).values() if callable(of)]
+        todo.extend(parts)
 
 
 def _asks_worker(kind: type) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, UNKNOWN
 
 COMPARED_BATCHES = 200
 MAX_LATE = 0.1  # of them: those that are made ahead while the last ones are seen, or by chance
+MOST_CHECKSUMS = 4_000_000  # of leaves of records; more are joined to one for each record
+DTYPES, SHAPES, VALUES = slice(0, 1), slice(0, 2), slice(0, 3)  # of a leaf
 Leaves = list[tuple[str, str, int]]  # of a batch: dtype, shape and checksum
 
 
@@ -26,16 +28,21 @@ class Digests:
     """Checksums of the first `most` batches in their order: of each leaf, with what it is, and of
     each record.
 
-    `unknown`: what has no checksum, so that nothing can be said. `ended`: there were no more.
+    `rows`: by batch and record, the checksums of its leaves; a batch without records of one length
+    has none. `epochs`: how many batches there were at each end of an epoch. `shortened`: epochs are
+    shorter than those of the script. `shuffled`: random numbers decide the order of records, which
+    was kept. `unknown`: what has no checksum, so that nothing can be said. `ended`: there were no
+    more.
     """
 
     def __init__(self, most: int = COMPARED_BATCHES) -> None:
         self.most = most
         self.leaves: list[Leaves] = []
-        self.records: list[int] = []
+        self.rows: list[list[list[int]]] = []
+        self.epochs: list[int] = []
         self.losses: list[float] = []
         self.unknown = ""
-        self.ended = False
+        self.ended = self.shortened = self.shuffled = False
 
     @property
     def full(self) -> bool:
@@ -55,11 +62,29 @@ class Digests:
             return  # such as the None behind the last batch: nothing to compare
         self.leaves.append([(dtype, str(list(one.shape)), _checksum(one)) for dtype, one in seen])
         counts = {one.shape[:1] for _, one in seen}
-        if () in counts or len(counts) > 1:  # no records of one length
-            self.records.append(_joined(checksum for _, _, checksum in self.leaves[-1]))
-            return
-        for row in range(*counts.pop()):
-            self.records.append(_joined(_checksum(one[row]) for _, one in seen))
+        many = range(0) if () in counts or len(counts) > 1 else range(*counts.pop())
+        rows = [[_checksum(one[row]) for _, one in seen] for row in many]
+        if len(many) * len(seen) * self.most > MOST_CHECKSUMS:
+            rows = [[_joined(row)] for row in rows]
+        self.rows.append(rows)
+
+    def end_epoch(self) -> None:
+        """Note that the loop has had all batches of an epoch."""
+        if self.leaves and not self.full and self.epochs[-1:] != [len(self.leaves)]:
+            self.epochs.append(len(self.leaves))
+
+    def records(self, begin: int, end: int, *, leaves: Container[int] | None = None) -> list[int]:
+        """Return the checksums of the records of some batches, or of these `leaves` of them; of
+        each batch without records, its own."""
+        found = []
+        for batch, rows in zip(self.leaves[begin:end], self.rows[begin:end], strict=True):
+            for row in rows or [[checksum for _, _, checksum in batch]]:
+                found.append(_joined(c for n, c in enumerate(row) if leaves is None or n in leaves))
+        return found
+
+    def kinds(self, begin: int, end: int) -> list[str]:
+        """Return the dtypes and shapes of some batches."""
+        return [str([leaf[:2] for leaf in batch]) for batch in self.leaves[begin:end]]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -74,44 +99,115 @@ class Digests:
         return found
 
 
-def compared(before: Digests, after: Digests, *, reseeded: Digests | None = None) -> Sameness:
+def compared(
+    before: Digests,
+    after: Digests,
+    *,
+    reseeded: Digests | None = None,
+    reordered: Digests | None = None,
+) -> Sameness:
     """Return what the batches of `after` are, compared with those of `before`; `reseeded`: of the
-    same script as `before`, with other random numbers."""
-    count = min(len(before.leaves), len(after.leaves))
-    unknown = before.unknown or after.unknown
+    same script as `before`, with other random numbers; `reordered`: also in another order."""
+    pair = _Pair(before, after)
+    count, unknown = pair.count, before.unknown or after.unknown
     if unknown or not count:
         return Sameness(UNKNOWN, unknown or "no batch of the loop was seen in both runs")
-    if before.ended and count < len(after.leaves):
-        return Sameness(
-            DIFFERENT, f"there are more batches than the {count} of the script as it is"
-        )
-    if after.ended and count < len(before.leaves):
-        return Sameness(DIFFERENT, f"there are {count} batches, and more of the script as it is")
+    if pair.ends_elsewhere:
+        return Sameness(DIFFERENT, pair.ends_elsewhere)
     one, two = before.leaves[:count], after.leaves[:count]
     if one == two:
         return Sameness(SAME, f"the first {count} are equal")
-    rows = min(len(before.records), len(after.records))
-    shapes = [[str([leaf[:2] for leaf in batch]) for batch in of] for of in (one, two)]
-    if rows and _within(before.records[:rows], after.records[:rows]) and _within(*shapes):
-        return Sameness(OTHER_ORDER, f"the first {count} hold the same {rows} records")
-    unequal = sum(a != b for a, b in zip(one, two, strict=True))
-    drawn = reseeded.leaves if reseeded is not None else []
-    for parts in (slice(0, 1), slice(0, 2), slice(0, 3)):  # dtypes, shapes, values
-        changed = _leaves_that_differ(one, two, parts=parts)
-        if not changed <= _leaves_that_differ(one, drawn, parts=parts):
-            return Sameness(
-                DIFFERENT, _unlike(one, two) or f"{unequal} of the first {count} differ"
-            )
-    runs = [one.records for one in (before, reseeded) if one and len(one.records) >= rows]
-    distinct = min(len(set(one[:rows])) for one in runs)  # a run may repeat more than another
-    repeated = len(set(after.records[:rows]))
+    if pair.same_records():
+        rows = len(before.records(0, pair.ends[-1] if pair.ends else count))
+        where = f"the first {len(pair.ends) or count}{' epochs' * bool(pair.ends)}"
+        return Sameness(OTHER_ORDER, f"{where} hold the same {rows} records")
+    every = set(range(len(one[0])))
+    unequal = f"{sum(a != b for a, b in zip(one, two, strict=True))} of the first {count} differ"
+    others = [of.leaves for of in (reseeded, reordered) if of is not None]
+    kept = pair.shuffled and bool(others)  # the order of the records, under other seeds
+    if kept:
+        fixed = every - _leaves_that_differ(one, others[0], parts=VALUES)
+        if reordered is not None:  # but for what depends on the others of its batch, or is left out
+            another = _Pair(before, reordered)
+            fixed = {number for number in fixed if another.same_records({number})}
+        if fixed and not pair.same_records(fixed):
+            text = f"epochs hold others in leaf {_listed(fixed)}, which no random number decides"
+            return Sameness(DIFFERENT, text)
+    for parts in (DTYPES, SHAPES, VALUES):
+        known = {n for other in others for n in _leaves_that_differ(one, other, parts=parts)}
+        known |= every if kept and parts == VALUES else set()
+        if not _leaves_that_differ(one, two, parts=parts) <= known:
+            return Sameness(DIFFERENT, _unlike(one, two) or unequal)
+    rows, distinct, repeated = pair.distinct(reseeded)
     if repeated < (1 - MAX_LATE) * distinct:
         text = f"the first {rows} records are {repeated} different ones in place of {distinct}"
         return Sameness(DIFFERENT, text)
-    same = sorted(set(range(len(one[0]))) - changed)
-    kept = f", but for leaf {', '.join(map(str, same))}" if same else ""
-    text = f"{unequal} of the first {count} differ{kept}, as with other seeds of the original"
-    return Sameness(OTHER_DRAWS, text)
+    same = every - _leaves_that_differ(one, two, parts=VALUES)
+    but = f", but for leaf {_listed(same)}" if same else ""
+    return Sameness(OTHER_DRAWS, f"{unequal}{but}, as with other seeds of the original")
+
+
+class _Pair:
+    """Two runs, as far as both go.
+
+    `ends` of epochs that both have had; `shuffled`: random numbers decide the order within these.
+    """
+
+    def __init__(self, before: Digests, after: Digests) -> None:
+        self.before, self.after = before, after
+        self.count = min(len(before.leaves), len(after.leaves))
+        self.ends = [one for one in before.epochs if one in after.epochs and one <= self.count]
+        self.shuffled = before.shuffled and bool(self.ends)
+
+    @property
+    def ends_elsewhere(self) -> str:
+        """What of one run ends where the other goes on; "" if nothing."""
+        if self.before.ended and self.count < len(self.after.leaves):
+            return f"there are more batches than the {self.count} of the script as it is"
+        if self.after.ended and self.count < len(self.before.leaves):
+            return f"there are {self.count} batches, and more of the script as it is"
+        odd = {one for one in {*self.before.epochs} ^ {*self.after.epochs} if one < self.count}
+        return f"an epoch ends after {min(odd)} batches in one run only" if odd else ""
+
+    def same_records(self, leaves: Container[int] | None = None) -> bool:
+        """Return True if each epoch holds the same records, or the same of these leaves of them;
+        without epochs, if all batches do, but for a few at the end, which may have come later in
+        one of them."""
+        pair, count = (self.before, self.after), self.count
+        for span in zip([0, *self.ends], self.ends, strict=False):
+            if not _equal_counts(*(of.records(*span, leaves=leaves) for of in pair)):
+                return False
+            if leaves is None and not _equal_counts(*(of.kinds(*span) for of in pair)):
+                return False
+        if self.ends:  # what follows is of another epoch of the same records
+            ours, theirs = (set(of.records(self.ends[-1], count, leaves=leaves)) for of in pair)
+            one, two = (set(of.records(0, count, leaves=leaves)) for of in pair)
+            return ours <= two and theirs <= one
+        one_s, two_s = (of.records(0, count) for of in pair)
+        rows = min(len(one_s), len(two_s))
+        return _within(one_s[:rows], two_s[:rows]) and _within(*(of.kinds(0, count) for of in pair))
+
+    def distinct(self, reseeded: Digests | None) -> tuple[int, int, int]:
+        """Return how many records were compared, and how many different ones these are, before and
+        after; a run may repeat more than another."""
+        runs = [self.before, self.after, *([] if reseeded is None else [reseeded])]
+        one, two, *others = (of.records(0, self.count) for of in runs)
+        rows = min(len(one), len(two))
+        known = [one, *(of for of in others if len(of) >= rows)]
+        return rows, min(len(set(of[:rows])) for of in known), len(set(two[:rows]))
+
+
+def may_keep_order(before: Digests, after: Digests) -> bool:
+    """Return True if other seeds need not change the order: it is known what each epoch holds."""
+    return _Pair(before, after).shuffled
+
+
+def _equal_counts(one: Sequence[Any], two: Sequence[Any]) -> bool:
+    return Counter(one) == Counter(two)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def same_losses(before: Digests, after: Digests, *, again: Digests | None) -> str:

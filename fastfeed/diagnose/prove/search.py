@@ -10,9 +10,16 @@ from dataclasses import dataclass, field
 from fastfeed.diagnose.patches.proposal import Proposal
 from fastfeed.diagnose.patches.source_file import Edit
 from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, WORDS, Tried
-from fastfeed.diagnose.prove.digests import Digests, Sameness, compared, same_losses
+from fastfeed.diagnose.prove.digests import (
+    Digests,
+    Sameness,
+    compared,
+    may_keep_order,
+    same_losses,
+)
 from fastfeed.diagnose.prove.gains import Gain, Pace, comparable, gain_of, spread_of
 from fastfeed.diagnose.prove.trial import Result, Trials
+from fastfeed.diagnose.prove.trial_run import BATCHES, REORDERED, RESEEDED
 from fastfeed.errors import StateError
 
 LEAST_GAIN = 1.02  # a smaller one is not worth a change of the script
@@ -20,6 +27,8 @@ NARROW = 0.05  # half width of an interval that needs no more runs
 MAX_RUNS = 4  # of a candidate
 DIGEST_STEPS = 260  # most steps in which the first batches are seen
 PROOF_RUNS = 4  # of base and candidate in turn, from which on an interval may be narrow
+MOST_EPOCH, LEAST_EPOCH = 60, 8  # batches of an epoch where batches are compared
+SEEN_EPOCHS = 3  # in these steps
 DIGEST_RUNS = 3  # that compare two streams of batches: before, after, and before with other seeds
 
 DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
@@ -107,7 +116,9 @@ class Search:
         self._warmup_s = min(2.0, seconds / 4)
         self._digest_s = min(seconds, max(3.0, DIGEST_STEPS * period_s))
         self._tell = tell
-        self._known: dict[tuple[tuple[Edit, ...], bool, bool], Digests | None] = {}
+        steps = int(self._digest_s / period_s / SEEN_EPOCHS) if period_s > 0 else MOST_EPOCH
+        self._epoch = max(LEAST_EPOCH, min(MOST_EPOCH, steps))  # 0: as long as they are
+        self._known: dict[tuple[tuple[Edit, ...], bool, str], Digests | None] = {}
         self.candidates = [Candidate(one, list(one.instead)) for one in proposals]
         self.original: list[Pace] = []
         self.base: list[Pace] = self.original
@@ -253,7 +264,7 @@ class Search:
         for them."""
         edits, shows, what = (*self.edits, *one.proposal.edits), one.proposal.shows, one.proposal
         of_base = (*self.edits, *shows)
-        before, after = self._digests(of_base), self._digests((*edits, *shows))
+        before, after = self._digests_of_both(of_base, (*edits, *shows))
         if before is not None and after is None:
             one.why = NO_DIGESTS
             return False
@@ -261,8 +272,12 @@ class Search:
             before, after = Digests(), Digests()
         same = compared(before, after)
         if same.word == DIFFERENT or what.freezes:
-            reseeded = self._digests(of_base, reseeded=True)
+            kept = may_keep_order(before, after)
+            reseeded = self._digests(of_base, purpose=RESEEDED if kept else REORDERED)
             same = compared(before, after, reseeded=reseeded)
+            if kept and same.word == DIFFERENT:
+                reordered = self._digests(of_base, purpose=REORDERED)
+                same = compared(before, after, reseeded=reseeded, reordered=reordered)
             drawn = reseeded is None or compared(before, reseeded).word != SAME
             if what.freezes and drawn:
                 one.why = "random numbers decide its batches: they would be the same in each epoch"
@@ -279,15 +294,28 @@ class Search:
         one.same = same
         return not one.why
 
+    def _digests_of_both(
+        self, base: tuple[Edit, ...], edits: tuple[Edit, ...]
+    ) -> tuple[Digests | None, Digests | None]:
+        """Return the checksums of base and candidate. Where one of them fails in short epochs, or
+        the base shows only one, they stay as long as they are."""
+        found = self._digests(base), self._digests(edits)
+        before, after = found
+        one = before and before.shortened and len(before.leaves) <= self._epoch
+        if self._epoch and (not before or not after or one):
+            self._epoch, self._known = 0, {}
+            return self._digests(base), self._digests(edits)
+        return found
+
     def _digests(
-        self, edits: tuple[Edit, ...], *, again: bool = False, reseeded: bool = False
+        self, edits: tuple[Edit, ...], *, again: bool = False, purpose: str = BATCHES
     ) -> Digests | None:
-        key = (edits, again, reseeded)
+        key = (edits, again, purpose)
         if key not in self._known:
             self._tell("checksums of the first batches")
             seconds, edits = self._digest_s, (*self._marks, *edits)
             self._check_time(seconds)
-            found = self._trials.batches(edits, seconds=seconds, reseeded=reseeded)
+            found = self._trials.batches(edits, seconds=seconds, purpose=purpose, epoch=self._epoch)
             self._known[key] = None if found.failed else found.digests
         return self._known[key]
 

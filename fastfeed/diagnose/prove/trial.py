@@ -28,7 +28,6 @@ from fastfeed.diagnose.prove.trial_run import (
     DIAGNOSE,
     EVIDENCE,
     RATE,
-    RESEEDED,
     RESULT,
 )
 from fastfeed.diagnose.prove.workspace import Run, Workspace
@@ -112,21 +111,22 @@ class Trials:
         """Measure the steps/s of the script with edits."""
         return self._result(edits, RATE, seconds=seconds, warmup=warmup)
 
-    def batches(self, edits: Iterable[Edit], *, seconds: float, reseeded: bool = False) -> Result:
-        """Take the checksums of the first batches of the script with edits, `reseeded`: with other
-        random numbers."""
-        purpose = RESEEDED if reseeded else BATCHES
-        return self._result(edits, purpose, seconds=seconds, warmup=0.0)
+    def batches(
+        self, edits: Iterable[Edit], *, seconds: float, purpose: str = BATCHES, epoch: int = 0
+    ) -> Result:
+        """Take the checksums of the first batches of the script with edits. `purpose`: BATCHES,
+        RESEEDED or REORDERED; `epoch`: batches of an epoch at most, where it can be shortened."""
+        return self._result(edits, purpose, seconds=seconds, warmup=0.0, epoch=epoch)
 
     def _result(
-        self, edits: Iterable[Edit], purpose: str, *, seconds: float, warmup: float
+        self, edits: Iterable[Edit], purpose: str, *, seconds: float, warmup: float, epoch: int = 0
     ) -> Result:
         try:
             run = self._workspace.copy(edits)
         except (OptionError, SyntaxError) as error:
             return Result(failed=f"it cannot be combined: {error}")
         try:
-            failed, code = self._execute(run, purpose, seconds=seconds, warmup=warmup)
+            failed, code = self._execute(run, purpose, seconds=seconds, warmup=warmup, epoch=epoch)
             path = run.folder / RESULT
             if not path.exists():
                 return Result(failed=failed or _unseen(run, "it"))
@@ -148,7 +148,7 @@ class Trials:
         return Result(pace_of(ends) if purpose == RATE else NO_PACE, digests=digests)
 
     def _execute(
-        self, run: Run, purpose: str, *, seconds: float, warmup: float
+        self, run: Run, purpose: str, *, seconds: float, warmup: float, epoch: int = 0
     ) -> tuple[str, int | None]:
         """Run the script; return why it failed, "" if it did not, and its exit code, None if it was
         ended. Nothing of it goes on."""
@@ -161,6 +161,7 @@ class Trials:
             "seconds": seconds,
             "warmup": warmup,
             "most_batches": self._most_batches,
+            "epoch": epoch,
             "folder": str(run.folder),
             "moved": run.moved,
             "edited": run.edited,

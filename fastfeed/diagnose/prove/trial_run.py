@@ -26,6 +26,7 @@ from fastfeed.diagnose.prove.call_sites import CallSites
 from fastfeed.diagnose.prove.digests import Digests
 from fastfeed.diagnose.prove.own_files import Bounds, OwnFiles
 from fastfeed.diagnose.prove.seeds import SHIFT, set_seeds
+from fastfeed.diagnose.prove.short_epochs import ShortEpochs
 from fastfeed.diagnose.prove.write_guard import ask_before_writes
 from fastfeed.diagnose.run.collector import EvidenceCollector
 from fastfeed.diagnose.run.launch import Launch
@@ -37,7 +38,8 @@ from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import Loop, Timeline
 
 DIAGNOSE, RATE = "diagnose", "rate"  # what a run is for
-BATCHES, RESEEDED = "batches", "reseeded"
+# The batches of the script; with other random numbers; and with another order, too.
+BATCHES, RESEEDED, REORDERED = "batches", "reseeded", "reordered"
 EVIDENCE, CALLS, RESULT = "evidence.json.gz", "calls.json", "run.json"  # files that it writes
 EDITABLE = "__editable__"  # begin of the names of finders that setuptools installs
 IN_GRAPH = ("modelled", "hidden")  # waits of steps that take their batches from a graph
@@ -62,7 +64,7 @@ def main() -> None:
     turns = purpose == DIAGNOSE and not CAN_TRACE_LINES
     sites, script = CallSites(), Script(words, turns=turns)
     log = HookLog(Timeline())
-    if purpose in (BATCHES, RESEEDED):
+    if purpose in (BATCHES, RESEEDED, REORDERED):
         log = BatchLog(settings["most_batches"])
     if purpose == DIAGNOSE:
         collector = EvidenceCollector()
@@ -76,7 +78,10 @@ def main() -> None:
         collector = _Hooks()
     if isinstance(log, BatchLog):
         _watch_batches(log)
-        set_seeds(log, shift=SHIFT if purpose == RESEEDED else 0)
+        set_seeds(log, shift=0 if purpose == BATCHES else SHIFT)
+        if settings["epoch"]:
+            log.short = ShortEpochs(settings["epoch"], reordered=purpose == REORDERED)
+            log.short.install(log)
     launch = Launch(script, plan=plan, publisher=publisher, collector=collector, log=log)
     sys.exit(launch.run(script.run))
 
@@ -89,12 +94,18 @@ class BatchLog(HookLog):
         super().__init__(Timeline())
         self._most = most
         self.losses: list[float] = []
+        self.short: ShortEpochs | None = None
         self.fitted, self.shown, self.fed, self.queued = (Digests(most) for _ in range(4))
         self._loops: dict[int, Digests] = {}
 
     def fetch(self, loop: Loop, get: Callable[[], Any], *, begin_s: float) -> Any:
-        found = super().fetch(loop, get, begin_s=begin_s)
-        self._loops.setdefault(id(loop), Digests(self._most)).add(found)
+        digests = self._loops.setdefault(id(loop), Digests(self._most))
+        try:
+            found = super().fetch(loop, get, begin_s=begin_s)
+        except StopIteration:
+            digests.end_epoch()
+            raise
+        digests.add(found)
         return found
 
     def digests_of(self, loop: Loop | None) -> Digests:
@@ -107,6 +118,8 @@ class BatchLog(HookLog):
         known = (self.fitted, self.shown, own, *fed, self.queued)
         found = next((one for one in known if one.leaves), Digests())
         found.losses = self.losses[: self._most]
+        if self.short is not None:
+            found.shortened, found.shuffled = self.short.shortened, self.short.shuffled
         # The script has ended; what feeds a queue or tf.data is ahead of what was taken.
         main = threading.current_thread() is threading.main_thread()
         found.ended = main and found not in (self.queued, self.fitted)

@@ -55,6 +55,25 @@ def test_as_many_workers_as_cores_are_tried_as_well(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("now", "starts", "titles"),
+    [
+        (0, False, ["num_workers=1"]),
+        (0, True, ["num_workers=8", "num_workers=2"]),
+        (3, False, ["num_workers=2"]),
+    ],
+)
+def test_copies_of_a_generator_do_not_draw_alike(
+    tmp_path: Path, now: int, starts: bool, titles: list[str]
+) -> None:
+    """Two workers would augment their records by the same numbers, as the three of before."""
+    script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
+    facts = {"num_workers": now, "persistent_workers": True, "starts": starts, "draws": True}
+    script.calls_of("DataLoader", "loader = DataLoader(", **facts)
+    script.advised("num_workers", "8")
+    assert [one.title for one in script.proposals(LoaderWorkers())] == titles
+
+
 def test_fewer_workers_are_tried_where_there_are_more_than_cores(tmp_path: Path) -> None:
     script = Script(tmp_path, LOADER, kind="torch", loop="for x in loader:")
     script.calls_of("DataLoader", "loader = DataLoader(", num_workers=4, persistent_workers=False)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, UNKNOWN
+from fastfeed.diagnose.prove import digests
 from fastfeed.diagnose.prove.digests import COMPARED_BATCHES, Digests, compared, same_losses
 from fastfeed.diagnose.prove.trial_run import BatchLog
 from fastfeed.steps.timeline import Loop
@@ -202,13 +203,118 @@ def test_digests_are_equal_exactly_if_batches_are(values: list[list[int]]) -> No
     assert compared(digests_of(batches), digests_of(changed)).word != SAME
 
 
+def epochs_of(*epochs, shuffled=True) -> Digests:
+    """Digests of whole epochs of batches."""
+    found = Digests()
+    found.shuffled = shuffled
+    for batches in epochs:
+        for batch in batches:
+            found.add(batch)
+        found.end_epoch()
+    return found
+
+
+def epoch(order, *, noise=None, labels=None, width=None):
+    """Batches of four records, each with a picture and a label."""
+    rows = np.arange(12.0) if labels is None else labels
+    for n in range(0, 12, 4):
+        part = order[n : n + 4]
+        pictures = np.repeat(part[:, None], 3, axis=1) + (0 if noise is None else noise.random())
+        if width is not None:  # padded to the longest one
+            pictures = np.zeros((4, 1 + part.max() % width)) + part[:, None]
+        yield pictures, rows[part]
+
+
+ORDERS = np.array([np.random.default_rng(n).permutation(12) for n in range(6)])
+
+
+def test_each_epoch_must_hold_the_same_records() -> None:
+    before = epochs_of(epoch(ORDERS[0]), epoch(ORDERS[1]))
+    assert before.epochs == [3, 6]
+    other = epochs_of(epoch(ORDERS[2]), epoch(ORDERS[3]))
+    assert compared(before, other) == (OTHER_ORDER, "the first 2 epochs hold the same 24 records")
+    twice = ORDERS[3].copy()
+    twice[0] = twice[1]
+    found = compared(before, epochs_of(epoch(ORDERS[2]), epoch(twice)), reseeded=before)
+    assert found.word == DIFFERENT
+    assert "epochs hold others in leaf 0, 1" in found.text
+
+
+def test_what_follows_the_last_whole_epoch_counts() -> None:
+    """Such as stale records in the second epoch of which half is seen."""
+    before = epochs_of(epoch(ORDERS[0]))
+    after = epochs_of(epoch(ORDERS[1]))
+    for first, second in zip(epoch(ORDERS[2]), epoch(ORDERS[3]), strict=True):
+        before.add(first)
+        after.add(second)
+    assert compared(before, after).word == OTHER_ORDER
+    assert compared(before, after, reseeded=before).word == OTHER_ORDER
+    after.add((np.full((4, 3), 99.0), np.arange(4.0)))
+    before.add((np.full((4, 3), 98.0), np.arange(4.0)))
+    assert compared(before, after, reseeded=before).word == DIFFERENT
+
+
+def test_epochs_must_end_alike() -> None:
+    before = epochs_of(epoch(ORDERS[0]), epoch(ORDERS[1]))
+    after = epochs_of((*epoch(ORDERS[2]), *epoch(ORDERS[3])))
+    assert compared(before, after) == (DIFFERENT, "an epoch ends after 3 batches in one run only")
+
+
+def test_random_pictures_do_not_hide_other_labels() -> None:
+    """The order is kept under other seeds, so that they do not change the labels."""
+    one, two, three = (np.random.default_rng(n) for n in range(3))
+    before, reseeded = (
+        epochs_of(*(epoch(order, noise=rng) for order in ORDERS[:2])) for rng in (one, two)
+    )
+    ordered = epochs_of(*(epoch(order, noise=three) for order in ORDERS[2:4]))
+    assert compared(before, ordered, reseeded=reseeded).word == OTHER_DRAWS
+    labels = np.roll(np.arange(12.0), 1)
+    labels[0] = 7
+    wrong = epochs_of(*(epoch(order, noise=three, labels=labels) for order in ORDERS[:2]))
+    assert compared(before, wrong, reseeded=reseeded).word == DIFFERENT
+    assert compared(before, wrong).word == DIFFERENT
+
+
+def test_what_depends_on_the_others_of_a_batch_may_change_with_the_order() -> None:
+    """As padding does, which another order shows."""
+    before, after, reordered = (
+        epochs_of(*(epoch(order, width=5) for order in ORDERS[n : n + 2])) for n in (0, 2, 4)
+    )
+    found = compared(before, after, reseeded=before, reordered=reordered)
+    assert (found.word, "but for leaf" in found.text) == (OTHER_DRAWS, False)
+    assert compared(before, after, reseeded=before).word == DIFFERENT
+    labels = np.arange(12.0) + 1
+    wrong = epochs_of(*(epoch(order, width=5, labels=labels) for order in ORDERS[2:4]))
+    assert compared(before, wrong, reseeded=before, reordered=reordered).word == DIFFERENT
+    before.shuffled = False
+    assert compared(before, after, reseeded=before).word == DIFFERENT
+
+
+def test_many_records_are_compared_by_one_checksum_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "MOST_CHECKSUMS", 100)
+    before = epochs_of(epoch(ORDERS[0]), epoch(ORDERS[1]))
+    assert {len(row) for rows in before.rows for row in rows} == {1}
+    assert compared(before, epochs_of(epoch(ORDERS[2]), epoch(ORDERS[3]))).word == OTHER_ORDER
+
+
+@given(st.permutations(range(12)), st.permutations(range(12)), st.integers(0, 11))
+def test_any_order_of_an_epoch_passes_and_no_other_record(
+    one: list[int], two: list[int], place: int
+) -> None:
+    before = epochs_of(epoch(np.array(one)))
+    assert compared(before, epochs_of(epoch(np.array(two)))).word in (SAME, OTHER_ORDER)
+    wrong = np.array(two)
+    wrong[place] = (wrong[place] + 1) % 12
+    assert compared(before, epochs_of(epoch(wrong)), reseeded=before).word == DIFFERENT
+
+
 def test_digests_survive_json() -> None:
     import json
 
     one = digests_of(BATCHES, [0.5])
     two = Digests.of_json(json.loads(json.dumps(one.as_json())))
     assert compared(one, two).word == SAME
-    assert two.records == one.records
+    assert two.records(0, 6) == one.records(0, 6)
     assert two.losses == [0.5]
 
 

@@ -17,6 +17,7 @@ from fastfeed.diagnose.prove.digests import Digests
 from fastfeed.diagnose.prove.gains import Pace
 from fastfeed.diagnose.prove.search import Search
 from fastfeed.diagnose.prove.trial import Result
+from fastfeed.diagnose.prove.trial_run import BATCHES
 from fastfeed.errors import OptionError, StateError
 
 
@@ -27,12 +28,14 @@ class FakeTrials:
     end_s = math.inf
     seconds = 20.0  # most of a run
     random = True  # seeds decide its batches
+    short = False  # its epochs can be shortened
 
     def __init__(self, gains: dict[str, Any], *, noise: float = 0.0, batches: Any = None) -> None:
         self.gains = gains
         self.noise = noise
         self.made = batches or (lambda edits: 0)
         self.ran: list[list[str]] = []
+        self.epochs: list[int] = []
 
     def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:
         texts = [edit.text for edit in edits]
@@ -53,10 +56,13 @@ class FakeTrials:
         rate *= 1 + sign * self.noise
         return Result(at(rate))
 
-    def batches(self, edits: Sequence[Edit], *, seconds: float, reseeded: bool) -> Result:
+    def batches(self, edits: Sequence[Edit], *, seconds: float, purpose: str, epoch: int) -> Result:
         found = Digests()
+        self.epochs.append(epoch)
+        reseeded = purpose != BATCHES
         value = self.made([edit.text for edit in edits]) + 100 * (reseeded and self.random)
         found.add((np.full((2, 2), value), np.arange(2)))
+        found.shortened = bool(epoch and self.short)
         return Result(digests=found)
 
 
@@ -237,6 +243,15 @@ def test_other_draws_are_labelled() -> None:
     assert found.total()[2] == OTHER_DRAWS
     trials.random = False
     assert searched(trials, proposal("a")).edits == ()
+
+
+def test_where_one_short_epoch_is_all_that_is_seen_they_stay_as_they_are() -> None:
+    trials = FakeTrials({"a": 2.0})
+    assert searched(trials, proposal("a")).edits
+    assert set(trials.epochs) == {60}
+    trials.short, trials.epochs = True, []
+    assert searched(trials, proposal("a")).edits
+    assert trials.epochs == [60, 60, 0, 0]
 
 
 def test_the_same_code_must_make_the_same_batches() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from fastfeed.errors import MissingExtra
 
-KIB = 1024
 DRIVER = "/dev/nvidiactl"
 METER_EVERY_S = 0.2  # NVML averages utilisation over about this time
 FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux: its pids are those of NVML
@@ -26,15 +25,13 @@ UNKNOWN_OWNER = (
 class GpuUsage:
     """A GPU over some time.
 
-    Shares (0 to 1) of busy time, nan if unknown, and of memory in use; bytes/s received from and
-    sent to the host. `own`: it is a GPU of the observed job; None if unknown.
+    Shares (0 to 1) of busy time, nan if unknown, and of memory in use. `own`: it is a GPU of the
+    observed job; None if unknown.
     """
 
     name: str
     busy: float
     memory: float
-    rx_nbytes_s: float = 0.0
-    tx_nbytes_s: float = 0.0
     own: bool | None = None
 
 
@@ -130,17 +127,6 @@ class Gpus:
         found = _value(lambda: self._library.nvmlDeviceGetUUID(device))
         return found.decode() if isinstance(found, bytes) else str(found)
 
-    def traffic(self) -> list[tuple[float, float]]:
-        """Return for every GPU the bytes/s that it receives from the host and sends to it."""
-        library: Any = self._library
-
-        def nbytes_s(device: Any, counter: str) -> float:
-            which = getattr(library, f"NVML_PCIE_UTIL_{counter}_BYTES")
-            found = _value(lambda: library.nvmlDeviceGetPcieThroughput(device, which))
-            return float(found or 0) * KIB
-
-        return [(nbytes_s(one, "RX"), nbytes_s(one, "TX")) for one in self._devices]
-
     def close(self) -> None:
         """Close the library."""
         if self._devices:
@@ -198,15 +184,13 @@ class GpuSampler:
         """Sample every GPU. `pids`: the processes of the job."""
         if self._gpus is None:
             return
-        pairs = zip(self._gpus.readings(), self._gpus.traffic(), strict=True)
         self._samples.append(
             [
                 (
                     math.nan if one.busy is None else one.busy,
                     one.used_nbytes / (one.all_nbytes or 1),
-                    *traffic,
                 )
-                for one, traffic in pairs
+                for one in self._gpus.readings()
             ]
         )
         for number, running in enumerate(self._gpus.processes()):
@@ -221,8 +205,8 @@ class GpuSampler:
         for name, samples, own in zip(
             self._gpus.names, zip(*self._samples, strict=True), self._own(), strict=True
         ):
-            busy, memory, rx, tx = map(_mean, zip(*samples, strict=True))
-            found.append(GpuUsage(name, busy, memory, rx, tx, own))
+            busy, memory = map(_mean, zip(*samples, strict=True))
+            found.append(GpuUsage(name, busy, memory, own))
         return tuple(found)
 
     def _own(self) -> list[bool | None]:

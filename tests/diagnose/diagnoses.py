@@ -141,7 +141,7 @@ def evidence(share: float, *, steps: int = 384, producers: int = 2) -> Evidence:
     ]
     machine = Machine(
         *(8, 2.1, 0.4, 0.01, 3.2, 31e6, 1e6, 2e6, 64_000_000_000, 21_000_000_000),
-        gpus=(GpuUsage("NVIDIA H200", 0.27, 0.4, 310e6, 4e6, own=True),),
+        gpus=(GpuUsage("NVIDIA H200", 0.27, 0.4, own=True),),
         noisy=(("ffmpeg", 0.3),),
     )
     return Evidence(

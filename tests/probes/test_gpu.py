@@ -16,7 +16,6 @@ from fastfeed.probes import gpu
 class Library(SimpleNamespace):
     """NVML as far as it is called. The second process is another one; `busy` is read in turn."""
 
-    NVML_PCIE_UTIL_RX_BYTES, NVML_PCIE_UTIL_TX_BYTES = 1, 0
     NVMLError = RuntimeError
 
     def __init__(self, *busy: int) -> None:
@@ -55,17 +54,12 @@ class Library(SimpleNamespace):
     def nvmlDeviceGetUUID(self, device: int) -> str:
         return f"GPU-{device}f00"
 
-    def nvmlDeviceGetPcieThroughput(self, device: int, counter: int) -> int:
-        if counter != self.NVML_PCIE_UTIL_RX_BYTES:
-            raise RuntimeError("not supported")
-        return 10
-
 
 def test_means_over_some_time() -> None:
     gpus = gpu.GpuSampler(Library(40, 60))
     gpus.sample({7})
     gpus.sample()
-    assert gpus.means() == (gpu.GpuUsage("H200", 0.5, 0.75, 10 * gpu.KIB, 0.0, own=True),)
+    assert gpus.means() == (gpu.GpuUsage("H200", 0.5, 0.75, own=True),)
     assert gpus.missing == ""
     gpus.stop()
     assert gpus.means() == ()

@@ -21,6 +21,7 @@ from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import Undo, patch
 from fastfeed.diagnose.run.lifecycle import STALL_PERIODS
 from fastfeed.probes import procfs
+from fastfeed.probes.family import descendants
 from fastfeed.probes.machine_log import one_core
 from fastfeed.probes.pyspy import MAX_SAMPLED_CHILDREN, dump
 from fastfeed.steps.timeline import Loop
@@ -45,7 +46,7 @@ NO_PRODUCER = DeadProducer(
 )
 THREAD_END = "_make_invoke_excepthook"  # of threading: makes what is called with the exception
 BOOTSTRAP_NAMES = ("_bootstrap", "_bootstrap_inner")  # outermost functions of every thread
-ChildState = tuple[int, procfs.Stat]  # its pid, and its stat file
+ProcessState = tuple[int, procfs.Stat]  # its pid, and its stat file
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ class Watchdog:
             self._cpu.clear()
             self._processes.clear()
             return None
-        children = _find_children()
-        self._find_zombies(children)
-        self._cpu.append((now_s, _cpu_s(children)))
+        processes = _find_processes()
+        self._find_zombies(processes)
+        self._cpu.append((now_s, _cpu_s(processes)))
         codes = {dead.exit_code for dead in self._log.died} - {None, -signal.SIGTERM}
         lost = LOST_WORK if codes and _is_in_pool(frames.get(thread)) else ""
         # The other workers of a pool continue with the next items, but that does not end the wait.
@@ -105,7 +106,7 @@ class Watchdog:
         # A thread with a line of the script on its stack may still produce something, and so may a
         # process.
         alone = not any(_user_frame(f) is not None for f in others.values()) and all(
-            s.state == "Z" for _, s in children
+            s.state == "Z" for _, s in processes
         )
         died = tuple(
             dead if dead.exit_code is None else dead._replace(text=dead.text + lost)
@@ -116,12 +117,12 @@ class Watchdog:
         # The first batch may take long.
         if not died and (loop is None or stall_s < STALL_PERIODS * _period_s(loop)):
             return None
-        died += *self._describe_threads(thread, others), *self._describe_processes(children)
+        died += *self._describe_threads(thread, others), *self._describe_processes(processes)
         return FeedStall(False, died or (NO_PRODUCER,))
 
     def deaths(self) -> tuple[DeadProducer, ...]:
         """Return the threads and processes that ended and were not terminated deliberately."""
-        self._find_zombies(_find_children())
+        self._find_zombies(_find_processes())
         return tuple(dead for dead in self._log.died if dead.exit_code != -signal.SIGTERM)
 
     def _describe_threads(self, thread: int, others: dict[int, FrameType]) -> list[DeadProducer]:
@@ -136,11 +137,11 @@ class Watchdog:
             if _user_frame(frame) is not None
         ]
 
-    def _describe_processes(self, children: list[ChildState]) -> list[DeadProducer]:
-        """Return which child processes have ended, and where the others are."""
+    def _describe_processes(self, processes: list[ProcessState]) -> list[DeadProducer]:
+        """Return which processes have ended, and where the others are."""
         if not self._processes:
-            ended = [pid for pid, state in children if state.state == "Z" and not state.status]
-            alive = [pid for pid, state in children if state.state != "Z"]
+            ended = [pid for pid, state in processes if state.state == "Z" and not state.status]
+            alive = [pid for pid, state in processes if state.state != "Z"]
             self._processes = [
                 _ended(f"process {pid}", "has ended, without an error") for pid in ended
             ]
@@ -152,8 +153,8 @@ class Watchdog:
         (first_s, first), (last_s, last) = self._cpu[-BUSY_CHECKS:][0], self._cpu[-1]
         return last_s <= first_s or (last - first) / (last_s - first_s) > BUSY_CORES * one_core()
 
-    def _find_zombies(self, children: list[ChildState]) -> None:
-        for pid, state in children:
+    def _find_zombies(self, processes: list[ProcessState]) -> None:
+        for pid, state in processes:
             status = state.status if state.state == "Z" else 0
             if status and pid not in self._zombies:
                 self._zombies.add(pid)
@@ -249,17 +250,14 @@ def _period_s(loop: Loop | None) -> float:
     return (steps[-1].end_s - steps[0].begin_s) / len(steps) if steps else 0.0
 
 
-def _find_children() -> list[ChildState]:
-    """Return the children of this process without multiprocessing's own helpers."""
-    stats = ((pid, procfs.stat_of(pid)) for pid in procfs.children_of(os.getpid()))
-    return [(pid, state) for pid, state in stats if state.state and not _is_helper(pid)]
+def _find_processes() -> list[ProcessState]:
+    """Return the processes that descend from this one, also behind a fork server, and the zombies
+    among its children; none that serves only multiprocessing itself."""
+    alive = [one.pid for one in descendants(os.getpid())]
+    states = [(pid, procfs.stat_of(pid)) for pid in (*procfs.children_of(os.getpid()), *alive)]
+    return [(pid, one) for pid, one in dict(states).items() if one.state == "Z" or pid in alive]
 
 
-def _is_helper(pid: int) -> bool:
-    line = procfs.text_of(f"/proc/{pid}/cmdline")
-    return "resource_tracker" in line or "forkserver import main" in line
-
-
-def _cpu_s(children: list[ChildState]) -> float:
-    """Return the CPU seconds of this process and its children."""
-    return time.process_time() + sum(state.cpu_s for _, state in children)
+def _cpu_s(processes: list[ProcessState]) -> float:
+    """Return the CPU seconds of this process and of these."""
+    return time.process_time() + sum(state.cpu_s for _, state in processes)

@@ -27,10 +27,10 @@ from tests.helpers.dying import until
 @pytest.fixture(autouse=True)
 def children_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is kept beyond its test, such as a fork server, is no producer here."""
-    find = watchdog._find_children
+    find = watchdog._find_processes
     before = {pid for pid, _ in find()}
     monkeypatch.setattr(
-        watchdog, "_find_children", lambda: [one for one in find() if one[0] not in before]
+        watchdog, "_find_processes", lambda: [one for one in find() if one[0] not in before]
     )
 
 
@@ -84,6 +84,48 @@ def test_a_process_that_nobody_waits_for() -> None:
     until(seen, "the end of the process")
     assert [dead.text for dead in log.died] == [f"process {process.pid} ended: exit code 9"]
     assert process.wait() == 9, "it is still the script's to wait for"
+
+
+BEHIND = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+input()
+child.communicate(b"\\n")
+"""
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_worker_behind_a_fork_server_may_still_produce(
+    alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no child of the script. As long as it lives, the script is not ended."""
+    log, ident = HookLog(Timeline()), threading.get_ident()
+    monkeypatch.setattr(watchdog, "_is_waiting", lambda frame: True)
+    monkeypatch.setattr(Watchdog, "_is_busy", lambda self: False)
+    log.saw_death(DeadProducer("thread reader", "thread reader ended:\nValueError: 1"))
+    log.waiting[ident] = 100.0
+    name = "from multiprocessing.forkserver import main"
+    server = subprocess.Popen(
+        [sys.executable, "-c", BEHIND, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        worker = int(server.stdout.readline())
+        if not alive:
+            server.communicate("\n", timeout=60)
+        stall = Watchdog(log, ident, dead_s=8.0).check(200.0, None)
+    finally:
+        if server.returncode is None:
+            server.communicate("\n", timeout=60)
+    if alive:
+        assert stall is None or not stall.proven
+    else:
+        assert stall is not None and stall.proven
+    assert worker not in [pid for pid, _ in watchdog._find_processes()]
 
 
 def test_who_is_terminated_did_not_stop_the_feed() -> None:
@@ -181,7 +223,7 @@ def test_who_uses_all_of_a_small_quota_works(
     """With less than a core for a container, its processes use a twentieth of one at most."""
     log, used_s = HookLog(Timeline()), itertools.count(step=0.05)
     monkeypatch.setattr(watchdog, "one_core", lambda: quota)
-    monkeypatch.setattr(watchdog, "_cpu_s", lambda children: next(used_s))
+    monkeypatch.setattr(watchdog, "_cpu_s", lambda processes: next(used_s))
     dog = Watchdog(log, 0, dead_s=8.0)
     log.waiting[0] = 100.0
     log.saw_death(children.dead_process(9, -9))

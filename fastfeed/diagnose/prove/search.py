@@ -299,13 +299,20 @@ class Search:
     ) -> tuple[Digests | None, Digests | None]:
         """Return the checksums of base and candidate. Where one of them fails in short epochs, or
         the base shows only one, they stay as long as they are."""
-        found = self._digests(base), self._digests(edits)
-        before, after = found
-        one = before and before.shortened and len(before.leaves) <= self._epoch
-        if self._epoch and (not before or not after or one):
-            self._epoch, self._known = 0, {}
-            return self._digests(base), self._digests(edits)
-        return found
+        before = self._digests(base)
+        if self._epoch and not (before and self._shows_epochs(before)):
+            before = self._in_long_epochs(base)
+        after = self._digests(edits)
+        if self._epoch and not after:
+            return self._in_long_epochs(base), self._digests(edits)
+        return before, after
+
+    def _shows_epochs(self, found: Digests) -> bool:
+        return not found.shortened or len(found.leaves) > self._epoch
+
+    def _in_long_epochs(self, edits: tuple[Edit, ...]) -> Digests | None:
+        self._epoch, self._known = 0, {}
+        return self._digests(edits)
 
     def _digests(
         self, edits: tuple[Edit, ...], *, again: bool = False, purpose: str = BATCHES

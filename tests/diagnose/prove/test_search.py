@@ -251,7 +251,7 @@ def test_where_one_short_epoch_is_all_that_is_seen_they_stay_as_they_are() -> No
     assert set(trials.epochs) == {60}
     trials.short, trials.epochs = True, []
     assert searched(trials, proposal("a")).edits
-    assert trials.epochs == [60, 60, 0, 0]
+    assert trials.epochs == [60, 0, 0]
 
 
 def test_the_same_code_must_make_the_same_batches() -> None:

@@ -26,6 +26,10 @@ ROOM_POLL_S = 10.0  # and at the room in it, while the number stays
 # memory, from which producers leave. systemd-oomd kills at 60 %.
 PRESSED = 0.1
 NEARLY_FULL = 0.05  # of the memory of the control group is left
+# Times the producers whose work would fill the cores: those that wait do so at random, and as many
+# as fill the cores on average leave them idle at times. In the machine-repairman queue (M/M/c//N) so
+# many reach 97 % of what the cores can do, and 84 % without.
+CORE_ROOM = 1.5
 LATELY_S = 60.0  # whose work says how much of a core a producer uses
 LARGE = 2  # times the mean: a batch that has room, too
 CALM_S = 30.0  # without pressure, after which producers may come back
@@ -69,7 +73,8 @@ class ProducerLimits:
         used = self._core_share()
         if used and self._knob != "producers":
             # no more are tried; more that were found to gain wait longer than was known, and stay
-            found.append((max(count, math.ceil(self._cores / used)), "the number of cores"))
+            fill = math.ceil(CORE_ROOM * self._cores / used)
+            found.append((max(count, fill), "the number of cores"))
         most, why = min(found)
         return max(1, int(most)), why
 

@@ -22,6 +22,8 @@ from fastfeed.core.structure import (
 from fastfeed.errors import OptionError, SpecError
 
 Fill = bool | int | float | None
+# In place of a fill value where only the user's own function knows it.
+NO_FILL = float("nan")
 # TensorFlow takes arrays at such an address without a copy; numpy guarantees only 16.
 ALIGN = 64
 
@@ -367,8 +369,15 @@ def _padded(
 def pad_value(pad: Fill, dtype: np.dtype[Any]) -> Any:
     """Return the value that fills a padded record, in the leaf's dtype.
 
-    Raise OptionError if the dtype cannot hold `pad`.
+    Raise OptionError if the dtype cannot hold `pad`, SpecError for NO_FILL.
     """
+    if pad is NO_FILL:
+        raise SpecError(
+            "collate= has made batches of different widths, and records of them are joined to one "
+            '(filter=, on_error="skip" and the shuffle of a stream do that): with pad=True the '
+            "fill value of collate= is unknown. Pad to one width in collate=, or pass pad=NUMBER, "
+            "which fills all leaves"
+        )
     if dtype.kind in "SO":
         return b""
     if dtype.kind == "U":

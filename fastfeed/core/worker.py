@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -58,6 +58,16 @@ class Worker:
         one.__dict__.update(self.__dict__, item=item)
         one.__dict__.pop("rng", None)
         return one
+
+    def of_functions(self, rank: int, world: int) -> Worker:
+        """Return the worker that functions get for what a callable's stream yields, `rank` of
+        `world` counted. Its draws are its own, and not those of the callable."""
+        known: Worker | None = self._memo.get("functions")
+        if known is None:
+            place = rank * self.count + self.index
+            known = replace(self, index=place, count=world * self.count, item=(place, 1))
+            self._memo["functions"] = known
+        return known
 
     @property
     def start(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from fastfeed.core.collate import NO_FILL
 from fastfeed.core.machine import (
     free_memory_nbytes,
     local_ranks,
@@ -310,9 +311,14 @@ class FeedOptions:
         return self.pad is not None
 
     @property
+    def joined_fill(self) -> bool | int | float | None:
+        """The fill value where records of batches are joined, which have been collated."""
+        return NO_FILL if self.collate is not None and self.fill is True else self.fill
+
+    @property
     def pool_pad(self) -> bool | int | float | None:
         """The fill value for records in a pool, or None if they all have one shape."""
-        return True if self.packed and not self.padded else self.fill
+        return True if self.packed and not self.padded else self.joined_fill
 
     @property
     def lengths(self) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from fastfeed.errors import BadImage, OptionError, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.writer import Stopped
-from fastfeed.source import FILTERED, Arrays, ItemReader
+from fastfeed.source import FILTERED, Arrays, ItemReader, RecordWatch, is_watched
 
 if TYPE_CHECKING:
     from fastfeed.augment.executor import Executor
@@ -115,12 +115,13 @@ class BatchBuilder:
         )
         self._takes_worker = self._transform is not None and self._transform.takes_worker
         self._generators = generators
-        self._rank = options.place[0]
+        self._place = options.place
+        self._rank, _ = options.place
         plain = not reader.indexed or isinstance(reader.data, PLAIN_TYPES)
         # Single items run code of the user's. Seeding for each item takes 10 us.
-        self._seeds_items = self._takes_worker or (
-            generators is not None and not (plain and options.transform is None)
-        )
+        draws = any((options.transform, options.filter, options.collate))
+        self._seeds_items = self._takes_worker or (generators is not None and (draws or not plain))
+        self._numbers = count()  # of the batches that are built from records
         self._executor: Executor | None = None
         # Imported on demand: it takes a quarter as long as all other imports.
         if options.augment is not None:
@@ -135,6 +136,9 @@ class BatchBuilder:
         alone = (options.transform, options.filter, options.collate, options.augment)
         # True if the work on a record has more stages than reading.
         self._has_stages = any((options.transform, options.filter, options.augment))
+        # True if the arrays of a batch may be those of the source, or of a function.
+        own = options.collate, options.batch_transform
+        self._keeps_memory = not self._records or any(own)
         self._gathers = not any(alone) and not options.lengths and not options.padded
         self._dtypes = None if options.packed else options.dtypes
         self._pad = options.fill
@@ -208,7 +212,7 @@ class BatchBuilder:
             raise
         if not batch.rows:
             return None
-        if not self._records:  # the arrays may be those of the source
+        if self._keeps_memory:
             outlet.look(batch, place)
         return batch
 
@@ -217,6 +221,7 @@ class BatchBuilder:
     ) -> list[Any]:
         records: list[Any] = []
         parts, executor = enumerate(payload), self._executor
+        watch = RecordWatch() if is_watched(next(self._numbers)) else None
         ready = self._fetch_all(payload, worker, number=at[1])
         read = self._reading(outlet.clock)
         while group := list(islice(parts, FETCH_GROUP)):
@@ -236,6 +241,8 @@ class BatchBuilder:
                     item = _called(name, read, fetch, key, worker=own)
                     if item is FILTERED:
                         continue
+                    if watch is not None:
+                        watch.add(item, name)
                     if executor is not None:
                         outlet.clock.enter(AUGMENT)
                         key = self._key_of(
@@ -324,7 +331,7 @@ class BatchBuilder:
         it, too."""
         key = self._reader.draw_key(part, number=number, position=position)
         if key is None:
-            return worker
+            return worker.of_functions(*self._place)
         if self._generators is not None:
             self._generators.seed((worker.seed, worker.epoch, *key))
         return worker.for_item(key) if self._takes_worker else worker
@@ -345,7 +352,7 @@ class BatchBuilder:
         item = fetch(part)
         if self._filter is not None and not self._filter(item):
             return FILTERED
-        return item if self._transform is None else self._transform(item, worker)
+        return item if self._transform is None else self._transform(_own(item), worker)
 
     def _timed_read(
         self, fetch: Callable[[Any], Any], part: Any, *, worker: Worker, clock: StageClock
@@ -360,7 +367,7 @@ class BatchBuilder:
         if self._transform is None:
             return item
         clock.enter(TRANSFORM)
-        return self._transform(item, worker)
+        return self._transform(_own(item), worker)
 
     def _transformed(self, batch: Any, place: str, *, worker: Worker, number: int) -> Any:
         """Return what batch_transform makes of a batch. In a source of one order its draws depend
@@ -370,6 +377,8 @@ class BatchBuilder:
             if self._generators is not None:
                 self._generators.seed((worker.seed, worker.epoch, *key))
             worker = worker.for_item(key)
+        else:
+            worker = worker.of_functions(*self._place)
         return _called(place, self._batch_transform, batch, worker)
 
     def _infer(self, value: Any, varied: Any, *, place: str) -> BatchSpec:
@@ -384,6 +393,12 @@ class BatchBuilder:
                     return spec
                 self.spec = spec
             return self.spec
+
+
+def _own(record: Any) -> Any:
+    """Return a record whose parts a transform may replace: the source may hold a dict or a list,
+    which it would get again in the next epoch."""
+    return record.copy() if type(record) in (dict, list) else record
 
 
 def _called(place: str, function: Any, *given: Any, **named: Any) -> Any:

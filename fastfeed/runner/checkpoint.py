@@ -282,6 +282,12 @@ def _rest(
     states: Sequence[Mapping[str, Any]], source: IndexedSource, *, options: FeedOptions
 ) -> tuple[int, list[list[int]] | None]:
     """Return the epoch, and ranges of the positions in it that are left; None: all are."""
+    if not source.reader.records and options.batch_size is not None:
+        raise OptionError(
+            "restore() of several states of ready batches that batch_size= cuts anew: what of them "
+            "was delivered is not known in records. Use as many ranks as before, or leave out "
+            "batch_size="
+        )
     seed, epoch = states[0]["seed"], min(state["epoch"] for state in states)
     starts = [_start(state, epoch) for state in states]
     before = next(start.rest for start in starts if start is not None)

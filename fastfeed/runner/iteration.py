@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
@@ -96,14 +97,16 @@ def batches_of(stream: Stream, feed: Feed, *, turns: Turns) -> Iterator[Any]:
     """Yield the batches of a run. The generator may hold the only reference to the stream, as in
     `for batch in FeedRunner(source)`."""
     turn = turns.begin()
+    take: Callable[[], Batch | None] = partial(stream.take_first, feed)
     while True:
-        # replaced when shared workers were restarted
-        feed = stream.feed or feed
-        batch = turns.take(turn, feed.take)
+        batch = turns.take(turn, take)
         if batch is None:
             return
+        feed = stream.feed or feed
         yield feed.spec.rebuild(batch)
         del batch  # its memory is free for the next one
+        # replaced when shared workers were restarted
+        take = (stream.feed or feed).take
 
 
 class Epoch:
@@ -229,6 +232,10 @@ class IterationManager(Turns):
         """Raise FeedStopped if the runner was stopped."""
         self._stream.refuse_stopped()
 
+    def take_first(self, feed: Feed) -> Batch | None:
+        """Return the first batch of an iteration."""
+        return feed.take() if self._stream.sized else self._stream.take_first(feed)
+
     def feed_of(self, iterator: EpochIterator) -> Feed:
         """Return the feed of the newest iteration, which its first batch starts, and a restart of
         shared workers replaces."""
@@ -271,7 +278,9 @@ class EpochIterator(Iterator[Any]):
     def _next(self) -> Batch | None:
         start = time.thread_time()
         feed = self.feed = self._iterations.feed_of(self)
-        batch = feed.take()
+        iterations, first = self._iterations, not self._batches
+        batch = iterations.take_first(feed) if first else feed.take()
+        feed = self.feed = iterations.feed_of(self)
         if batch is None:
             self._ended = True
         else:

@@ -136,7 +136,9 @@ class SessionQueue:
             self._shuffle = SessionShuffle(feed, shuffle, first=first, size=size, seed=seed)
             feed.insert(self._shuffle)
         else:
-            feed.recut(Rebatcher(size, options.last_batch, pad=options.fill, across_epochs=True))
+            feed.recut(
+                Rebatcher(size, options.last_batch, pad=options.joined_fill, across_epochs=True)
+            )
         record_nbytes = spec.record_nbytes if options.packed else first.nbytes // first.rows
         capacity = _capacity(options, nbytes=size * max(1, record_nbytes))
         at_once = 1 if self._shuffle is None else self._shuffle.at_once

@@ -16,6 +16,7 @@ from fastfeed.source.base import FILTERED, EpochEnd, Item, ItemReader, Source
 from fastfeed.source.cached import CachedRecords, cached, refuse_cache, uncached
 from fastfeed.source.callables import CallableSource
 from fastfeed.source.indexed import IndexedSource, is_indexable
+from fastfeed.source.record_watch import RecordWatch, is_watched
 from fastfeed.source.shared import SharedSource
 from fastfeed.source.stream_comparison import StreamComparison
 
@@ -28,11 +29,13 @@ __all__ = [
     "IndexedSource",
     "Item",
     "ItemReader",
+    "RecordWatch",
     "SharedSource",
     "Source",
     "StreamComparison",
     "arrays_from",
     "cached",
+    "is_watched",
     "refuse_cache",
     "source_from",
     "uncached",

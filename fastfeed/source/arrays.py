@@ -18,6 +18,7 @@ from fastfeed.options import FeedOptions
 from fastfeed.source.hdf5 import in_file
 
 Array = np.ndarray[Any, Any]
+EXACT_INTEGERS = 2.0**53  # that a float64 tells apart
 HOST_DEVICES = (1, 3)  # of DLPack: the CPU, and memory pinned by CUDA
 
 
@@ -51,7 +52,8 @@ class Arrays:
     def __init__(self, structure: Structure, leaves: Sequence[Any]) -> None:
         self._structure = structure
         paths = paths_of(structure, "source")
-        self.columns = [_column(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
+        pairs = zip(leaves, paths, strict=True)
+        self.columns = [_read_only(_column(leaf, path)) for leaf, path in pairs]
         # A function gets the numbers of a list as they were: an int, not numpy's int64.
         lists = [isinstance(leaf, (list, tuple, range)) for leaf in leaves]
         self._listed = [n for n, c in enumerate(self.columns) if lists[n] and _is_array(c)]
@@ -108,7 +110,7 @@ def _structure(node: Any, leaves: list[Any], *, tuples: list[Any]) -> Structure:
     """Return the containers of `node`. Add its leaves to `leaves`, plain tuples to `tuples`."""
     fields = _fields_of(node)
     if fields is not None:
-        node = {str(name): np.asanyarray(node[name]) for name in fields}
+        node = {str(name): _column_of(node, name) for name in fields}
     if isinstance(node, Mapping):
         kind: Any = OrderedDict if type(node) is OrderedDict else dict
         keys, parts = tuple(node), tuple(node.values())
@@ -122,6 +124,23 @@ def _structure(node: Any, leaves: list[Any], *, tuples: list[Any]) -> Structure:
         return None
     children = [NOTHING if p is None else _structure(p, leaves, tuples=tuples) for p in parts]
     return Container(kind, keys, tuple(children))
+
+
+def _column_of(table: Any, name: Any) -> Any:
+    """Return a column of a table, or a field. Raise OptionError for integers that have become
+    floats, as missing values make them, if floats cannot hold them."""
+    column = table[name]
+    array = np.asanyarray(column)
+    kind = str(getattr(column, "dtype", getattr(column, "type", ""))).lower()
+    if array.dtype.kind == "f" and kind.startswith(("int", "uint")):
+        largest = np.nanmax(np.abs(array), initial=0.0)
+        if largest >= EXACT_INTEGERS:
+            raise OptionError(
+                f"column {name!r} holds integers beyond 2**53 and missing values, which would make "
+                "all of them floats, and round them: fill the missing values, or leave out these "
+                "rows"
+            )
+    return array
 
 
 def _fields_of(given: Any) -> Sequence[Any] | None:
@@ -178,6 +197,16 @@ def _column(leaf: Any, path: str) -> Any:
     if not hasattr(leaf, "shape") and not hasattr(leaf, "to_numpy"):
         return _numbers(leaf)
     return leaf if isinstance(leaf, np.memmap) else array_of(leaf, path)
+
+
+def _read_only(column: Any) -> Any:
+    """Return an array that a transform of its rows cannot change, as those that workers map: the
+    next epoch would get what it has made of them."""
+    if not isinstance(column, np.ndarray):
+        return column
+    found = column.view()
+    found.flags.writeable = False
+    return found
 
 
 def _numbers(items: Sequence[Any]) -> Any:

@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple, Protocol
 
 from fastfeed.core.collate import Allocate
@@ -22,6 +22,7 @@ from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.source.epoch_ends import EpochEnds
+from fastfeed.source.record_watch import is_watched, watched
 
 LOG = logging.getLogger("fastfeed")
 FILTERED: Any = object()  # in place of an item that filter= leaves out
@@ -174,7 +175,13 @@ def chunks(iterator: Iterator[Any], size: int) -> Iterator[Any]:
     """Return the items themselves, or lists of `size` of them."""
     if not size:
         return iterator
-    return iter(lambda: list(islice(iterator, size)), [])
+    numbers = count()
+
+    def chunk() -> list[Any]:
+        records = islice(iterator, size)
+        return list(watched(records, "the source") if is_watched(next(numbers)) else records)
+
+    return iter(chunk, [])
 
 
 def chunk_size(options: FeedOptions, *, default: bool) -> int:

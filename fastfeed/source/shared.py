@@ -8,7 +8,7 @@ from typing import Any
 
 from fastfeed.core.position import StreamStart
 from fastfeed.core.worker import Worker
-from fastfeed.errors import OptionError, ProducerFailed
+from fastfeed.errors import OptionError, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.source.base import (
     EpochEnd,
@@ -61,6 +61,9 @@ class SharedSource(TicketedSource):
             while payload is not EpochEnd and not self._is_due():
                 self._number += 1
                 payload = next(self._iterator, EpochEnd)
+        except SpecError:  # of records that change
+            self._ended = True
+            raise
         except BaseException as error:
             self._ended = True
             raise ProducerFailed(f"batch {self._ticket}", error, ticket=self._ticket) from error

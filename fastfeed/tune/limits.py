@@ -27,8 +27,8 @@ ROOM_POLL_S = 10.0  # and at the room in it, while the number stays
 PRESSED = 0.1
 NEARLY_FULL = 0.05  # of the memory of the control group is left
 # Times the producers whose work would fill the cores: those that wait do so at random, and as many
-# as fill the cores on average leave them idle at times. In the machine-repairman queue (M/M/c//N) so
-# many reach 97 % of what the cores can do, and 84 % without.
+# as fill the cores on average leave them idle at times. In the machine-repairman queue (M/M/c//N)
+# these reach 97 % of what the cores can do, and those alone 84 %.
 CORE_ROOM = 1.5
 LATELY_S = 60.0  # whose work says how much of a core a producer uses
 LARGE = 2  # times the mean: a batch that has room, too

@@ -1,0 +1,61 @@
+"""Loops that count their own steps, and are never told that an epoch has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed import FeedRunner
+
+RECORDS = np.arange(40)
+
+
+def finite() -> Iterator[Any]:
+    for number in range(10):
+        yield np.full(4, number)
+
+
+def counted(runner: Any, batches: Any, *, epochs: int = 5) -> list[int]:
+    """Steps of each of some epochs."""
+    return [sum(1 for _ in zip(range(10), batches, strict=False)) for _ in range(epochs)]
+
+
+@pytest.mark.parametrize("options", [{}, {"threads": 2}, {"processes": 1}])
+def test_each_epoch_of_a_loop_that_counts_its_steps_is_whole(options: dict[str, Any]) -> None:
+    with FeedRunner(RECORDS, batch_size=4, **options) as runner:
+        assert counted(runner, runner) == [10] * 5
+        assert [len(list(runner)) for _ in range(2)] == [10] * 2
+
+
+def test_the_epochs_hold_every_record() -> None:
+    with FeedRunner(RECORDS, batch_size=4, shuffle=True, seed=1) as runner:
+        for _ in range(4):
+            found = [batch for _, batch in zip(range(10), runner, strict=False)]
+            assert sorted(np.concatenate(found)) == RECORDS.tolist()
+
+
+def test_a_stream_that_ends_begins_again() -> None:
+    with FeedRunner(finite) as runner:
+        assert counted(runner, runner) == [10] * 5
+
+
+def test_batches_for_torch_begin_again() -> None:
+    pytest.importorskip("torch")
+    with FeedRunner(finite) as runner:
+        assert counted(runner, runner.torch()) == [10] * 5
+
+
+def test_an_iterator_is_read_once() -> None:
+    with FeedRunner(finite()) as runner:
+        assert counted(runner, runner, epochs=2) == [10, 0]
+
+
+def test_a_run_that_was_restored_at_its_end_has_nothing_left() -> None:
+    with FeedRunner(RECORDS, batch_size=4) as runner:
+        for _, _ in zip(range(10), runner, strict=False):
+            state = runner.state()
+    with FeedRunner(RECORDS, batch_size=4).restore(state) as runner:
+        assert counted(runner, runner, epochs=3) == [0, 10, 10]

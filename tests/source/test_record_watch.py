@@ -1,0 +1,100 @@
+"""One object that is filled again for each record is refused, wherever it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed import FeedRunner, SpecError
+
+
+def one_dict() -> Iterator[dict[str, Any]]:
+    record: dict[str, Any] = {}
+    for number in range(1000):
+        record["x"] = np.full(3, number)
+        record["y"] = number
+        yield record
+
+
+def one_array() -> Iterator[tuple[Any, int]]:
+    buffer = np.empty(3)
+    for number in range(1000):
+        buffer[:] = number
+        yield buffer, number
+
+
+def new_ones() -> Iterator[tuple[Any, int]]:
+    for number in range(1000):
+        yield np.full(3, number), number
+
+
+def the_same() -> Iterator[tuple[Any, int]]:
+    record = np.zeros(3), 0
+    for _ in range(1000):
+        yield record
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot be pickled")
+
+
+def unreadable() -> Iterator[Any]:
+    for number in range(1000):
+        yield {"x": np.full(3, number), "about": Unreadable()}
+
+
+class Resized:
+    """Records whose picture is written into one buffer, as by cv2.resize(..., dst=)."""
+
+    def __init__(self) -> None:
+        self.buffer = np.empty(3)
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        self.buffer[:] = index
+        return self.buffer, index
+
+
+def batches_of(source: Any, **options: Any) -> list[Any]:
+    with FeedRunner(source, batch_size=8, epochs=1, **options) as runner:
+        return list(runner)
+
+
+@pytest.mark.parametrize("make", [one_dict, one_array])
+@pytest.mark.parametrize("start", [lambda make: make, lambda make: make()])
+def test_a_stream_that_fills_one_object_is_refused(
+    make: Callable[[], Any], start: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(SpecError, match="fills one object again for each record"):
+        batches_of(start(make), records=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"threads": 2}, {"processes": 1}])
+def test_a_data_set_that_fills_one_array_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="fills one object again"):
+        batches_of(Resized(), **options)
+
+
+def test_a_transform_that_fills_one_array_is_refused() -> None:
+    buffer = np.empty(3)
+
+    def transform(number: int) -> Any:
+        buffer[:] = number
+        return buffer
+
+    with pytest.raises(SpecError, match="record 1 of .*fills one object again"):
+        batches_of(range(1000), transform=transform)
+
+
+def test_records_that_stay_what_they_are_pass() -> None:
+    made = batches_of(new_ones, records=True)
+    assert [int(labels[0]) for _, labels in made] == list(range(0, 1000, 8))
+    assert len(batches_of(the_same(), records=True)) == 125
+    pick = {"transform": lambda record: record["x"]}
+    assert len(batches_of(unreadable(), records=True, **pick)) == 125

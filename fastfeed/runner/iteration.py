@@ -97,7 +97,7 @@ def batches_of(stream: Stream, feed: Feed, *, turns: Turns) -> Iterator[Any]:
     """Yield the batches of a run. The generator may hold the only reference to the stream, as in
     `for batch in FeedRunner(source)`."""
     turn = turns.begin()
-    take: Callable[[], Batch | None] = partial(stream.take_first, feed)
+    take: Callable[[], Batch | None] = partial(_first, stream, feed)
     while True:
         batch = turns.take(turn, take)
         if batch is None:
@@ -107,6 +107,15 @@ def batches_of(stream: Stream, feed: Feed, *, turns: Turns) -> Iterator[Any]:
         del batch  # its memory is free for the next one
         # replaced when shared workers were restarted
         take = (stream.feed or feed).take
+
+
+def _first(stream: Stream, feed: Feed) -> Batch | None:
+    """Return the first batch of a loop. Where the loop before took the last batch of a run, and did
+    not ask for more, that end is not the end of this one."""
+    begun = feed.counts > feed.schedule.resume.counts  # since a restore, whose end is one
+    batch = feed.take()
+    again = batch is None and begun and stream.source.repeatable
+    return stream.current_feed().take() if again else batch
 
 
 class Epoch:
@@ -234,7 +243,7 @@ class IterationManager(Turns):
 
     def take_first(self, feed: Feed) -> Batch | None:
         """Return the first batch of an iteration."""
-        return feed.take() if self._stream.sized else self._stream.take_first(feed)
+        return feed.take() if self._stream.sized else _first(self._stream, feed)
 
     def feed_of(self, iterator: EpochIterator) -> Feed:
         """Return the feed of the newest iteration, which its first batch starts, and a restart of

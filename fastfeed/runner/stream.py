@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from fastfeed.core.batch import Batch
 from fastfeed.core.collate import Rebatcher, SizeChecker
 from fastfeed.core.position import Position
 from fastfeed.core.stats import Decision, Snapshot, StageRow
@@ -175,14 +174,6 @@ class Stream:
             return None if feed.schedule.over else feed
         over = self._resume.run_first == self._resume.epoch
         return None if over else self.current_feed(each=True)
-
-    def take_first(self, feed: Feed) -> Batch | None:
-        """Return the first batch of a loop. Where the loop before took the last batch of a run, and
-        did not ask for more, that end is not the end of this one."""
-        begun = feed.counts > feed.schedule.resume.counts  # since a restore, whose end is one
-        batch = feed.take()
-        again = batch is None and begun and self.source.repeatable
-        return self.current_feed().take() if again else batch
 
     def next_run(self) -> Feed:
         """Return the feed for a loop that begins a run. The rest of the present run is skipped."""

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from fastfeed.core.collate import Allocate
-from fastfeed.core.leaves import array_of
+from fastfeed.core.leaves import EXACT_INTEGERS, array_of
 from fastfeed.core.structure import NOTHING, Container, Structure, paths_of, rebuild
 from fastfeed.errors import OptionError, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.source.hdf5 import in_file
 
 Array = np.ndarray[Any, Any]
-EXACT_INTEGERS = 2.0**53  # that a float64 tells apart
 HOST_DEVICES = (1, 3)  # of DLPack: the CPU, and memory pinned by CUDA
 
 

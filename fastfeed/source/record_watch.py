@@ -19,16 +19,20 @@ class RecordWatch:
 
     def add(self, record: Any, place: str) -> None:
         """Raise SpecError if the record before has changed meanwhile."""
-        if self._digest is not None and digest_of(self._last) != self._digest:
+        if self._digest is not None and _digest(self._last) not in (None, self._digest):
             raise SpecError(
                 f"{place}: the record before it has changed since it came. The source, or "
                 "transform=, fills one object again for each record, and a batch would hold its "
                 "last values many times: make a new object for each, or copies, such as "
                 "array.copy() or dict(record)"
             )
-        digest = digest_of(record)
-        # what cannot be read has another digest each time
-        self._last, self._digest = record, digest if digest == digest_of(record) else None
+        self._last, self._digest = record, _digest(record)
+
+
+def _digest(record: Any) -> int | None:
+    """Return a digest; None for what cannot be read, which has another one each time."""
+    found = digest_of(record)
+    return found if found == digest_of(record) else None
 
 
 def watched(records: Iterable[Any], place: str) -> Iterator[Any]:

@@ -32,7 +32,7 @@ MADE_BY = {
     "concurrent.futures.process": ("ProcessPoolExecutor", "__init__", "Pool"),
 }
 MOST_PARTS, MOST_EACH = 10_000, 200  # of a dataset, in which a random generator is looked for
-PLAIN = (type, ModuleType, str, bytes, int, float, type(None))  # which hold none
+LEAF_TYPES = (type, ModuleType, str, bytes, int, float, type(None))  # which hold none
 ASKING = "worker_info"  # in a dataset's module: it asks which worker it is in
 DATASETS = "tensorflow.python.data.ops.dataset_ops"
 DATASET_CALLS = (
@@ -184,7 +184,7 @@ def _parts_of(made: Any) -> Iterator[Any]:
     todo, seen = deque([made]), set[int]()
     while todo and len(seen) < MOST_PARTS:
         one = todo.popleft()
-        if id(one) in seen or isinstance(one, PLAIN):
+        if id(one) in seen or isinstance(one, LEAF_TYPES):
             continue
         seen.add(id(one))
         yield one

@@ -19,7 +19,7 @@ READERS = (
     *("torch.utils.data.sampler", "torch.utils.data.dataloader", "fastfeed.source.indexed"),
     "keras.src.trainers.data_adapters.py_dataset_adapter",
 )
-NOTHING = object()
+NO_INDEX = object()
 
 
 class ShortEpochs:
@@ -61,18 +61,19 @@ class ShortEpochs:
         self.shortened = True
 
     def _install_loader(self, module: Any, log: HookLog) -> Undo:
-        def action(
-            loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **given: Any
-        ) -> None:
-            if not isinstance(dataset, module.IterableDataset):
-                sampler = given.get("batch_sampler") or given.get("sampler")
-                size = getattr(sampler, "batch_size", batch_size)
-                self.shorten(dataset, self._batches * (size if isinstance(size, int) else 1))
+        def action(loader: Any, *args: Any, **given: Any) -> None:
+            given |= zip(("dataset", "batch_size"), args, strict=False)
+            sampler = given.get("batch_sampler") or given.get("sampler")
+            size = getattr(sampler, "batch_size", given.get("batch_size"))
+            if not isinstance(given.get("dataset"), module.IterableDataset):
+                items = self._batches * (size if isinstance(size, int) else 1)
+                self.shorten(given.get("dataset"), items)
 
         return call_before(module.DataLoader, "__init__", action=action)
 
     def _install_runner(self, module: Any, log: HookLog) -> Undo:
-        def action(source: Any, data: Any, options: Any, **given: Any) -> None:
+        def action(source: Any, *args: Any, **given: Any) -> None:
+            data, options = args
             if not isinstance(data, module.Mix):  # which has the lengths of its parts
                 self.shorten(data, self._batches * (options.batch_size or 1))
 
@@ -106,9 +107,9 @@ class ShortEpochs:
             # of a kind that no hook seeds
             sampler.generator = torch._C.Generator(device=used.device).manual_seed(number)
             kept = original(sampler)
-            first = next(kept, NOTHING)
+            first = next(kept, NO_INDEX)
             sampler.generator = given
-            if first is not NOTHING:
+            if first is not NO_INDEX:
                 yield first  # type: ignore[misc]
                 yield from (one for one, _ in zip(kept, drawn, strict=False))
 

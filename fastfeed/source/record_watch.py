@@ -6,8 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
+from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.errors import SpecError
 from fastfeed.source.stream_comparison import digest_of
+
+PLAIN_LEAVES = (np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+FIRST_PARTS = 8  # of a list, that say what it holds
 
 
 class RecordWatch:
@@ -30,9 +36,21 @@ class RecordWatch:
 
 
 def _digest(record: Any) -> int | None:
-    """Return a digest; None for what cannot be read, which has another one each time."""
-    found = digest_of(record)
-    return found if found == digest_of(record) else None
+    """Return a digest of what is plain in a record; None for what cannot be read. An object of
+    another class, such as a video, may take long to read."""
+    try:
+        leaves = leaves_of(structure_of(record), record) or [record]
+        plain = [one for one in leaves if _is_plain(one)]
+    except Exception:  # of the user's classes
+        return None
+    found = digest_of(plain)  # a new one each time for what cannot be read
+    return found if plain and found == digest_of(plain) else None
+
+
+def _is_plain(leaf: Any) -> bool:
+    if type(leaf) in (list, tuple):
+        return all(map(_is_plain, leaf[:FIRST_PARTS]))
+    return isinstance(leaf, PLAIN_LEAVES) or type(leaf).__module__ == "torch"
 
 
 def watched(records: Iterable[Any], place: str) -> Iterator[Any]:

@@ -42,9 +42,19 @@ class Unreadable:
         raise TypeError("cannot be pickled")
 
 
+class Video:
+    """Frames that take long to decode."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("nobody asked for it")
+
+
 def unreadable() -> Iterator[Any]:
     for number in range(1000):
-        yield {"x": np.full(3, number), "about": Unreadable()}
+        yield {"x": np.full(3, number), "about": Unreadable(), "video": Video()}
 
 
 class Resized:

@@ -63,8 +63,9 @@ class ShortEpochs:
     def _install_loader(self, module: Any, log: HookLog) -> Undo:
         def action(loader: Any, *args: Any, **given: Any) -> None:
             given |= zip(("dataset", "batch_size"), args, strict=False)
-            sampler = given.get("batch_sampler") or given.get("sampler")
-            size = getattr(sampler, "batch_size", given.get("batch_size"))
+            samplers = (given.get("batch_sampler"), given.get("sampler"))
+            sizes = (getattr(one, "batch_size", None) for one in samplers)
+            size = next((one for one in sizes if one), given.get("batch_size"))
             if not isinstance(given.get("dataset"), module.IterableDataset):
                 items = self._batches * (size if isinstance(size, int) else 1)
                 self.shorten(given.get("dataset"), items)

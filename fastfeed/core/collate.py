@@ -116,9 +116,11 @@ class Rebatcher:
         self._pad = pad
         self._parts: deque[Batch] = deque()
         self._rows = 0
+        self.grown = False  # True if a batch had more records
 
     def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
         """Add a batch and return the complete batches; `stream` and `place` are ignored."""
+        self.grown = self.grown or batch.rows > self.size
         if batch.rows == self.size and not self._rows:
             return (batch,)
         self._parts.append(batch)

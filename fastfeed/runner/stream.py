@@ -123,6 +123,7 @@ class Stream:
         self._leader: Stream | None = None
         self._followers: list[weakref.ref[Stream]] = []
         self._session_snapshot: Callable[[], Snapshot] | None = None
+        self._rebatcher: Rebatcher | None = None  # of the present feed
         self._watch: WatchedRunner | None = None  # from the first start on
         self._tuning: TuningThread | None = None
         self._decided: tuple[Decision, ...] = ()  # before the first feed
@@ -188,11 +189,11 @@ class Stream:
         """True if the length of an epoch is known, even if the number of its batches is not."""
         return isinstance(self.source, IndexedSource)
 
-    @cached_property
+    @property
     def run_batches(self) -> int | None:
         """Batches of every run that a loop takes from its beginning; None if unknown."""
         items, size = self._epoch_items, self.options.batch_size or 1
-        if items is None:
+        if items is None or (self._rebatcher is not None and self._rebatcher.grown):
             return None
         last = size - 1 if self.options.last_batch == "keep" else 0
         return (items + last) // size * (self.options.epochs or 1)
@@ -457,6 +458,7 @@ class Stream:
             pass
         elif options.batch_size is not None:
             cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.joined_fill)
+            self._rebatcher = cutter
         elif options.order == "kept" and not options.padded:  # otherwise sizes are not known
             cutter = SizeChecker(resume.sizes)
         return self._new_feed(resume, CutStage(cutter), workers=workers)

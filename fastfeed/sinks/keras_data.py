@@ -174,6 +174,12 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         """Return the next batch as Keras expects it, or None at the end."""
         if self._iterator is None:
             self._structure = _checked(self._iterations.spec)
+            if isinstance(self, SizedKerasData) and self._iterations.length is None:
+                raise SpecError(
+                    "collate= or batch_transform= returns more records than it gets, so that an "
+                    "epoch has more batches than Keras was told, and it would stop there: pass "
+                    "runner.dataset() to fit(), or return as many records"
+                )
             self._iterator = iter(self._iterations)
         batch = self._iterator.take()
         if batch is None:

@@ -1,0 +1,49 @@
+"""Functions that return more records than they get make epochs of more batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed import FeedRunner, SpecError
+
+keras = pytest.importorskip("keras")
+X, Y = np.arange(24.0, dtype=np.float32).reshape(24, 1), np.zeros((24, 1), np.float32)
+
+
+def mirrored(batch: Any) -> Any:
+    x, y = batch
+    return np.concatenate([x, -x]), np.concatenate([y, y])
+
+
+def fitted(data: Any) -> int:
+    """Steps of two epochs."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    model.fit(data, epochs=2, verbose=0)
+    return int(model.optimizer.iterations)
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # when Keras has counted
+def test_fit_gets_all_of_an_epoch_that_has_grown() -> None:
+    with FeedRunner((X, Y), batch_size=4, batch_transform=mirrored) as runner:
+        assert len(runner) == 6
+        assert fitted(runner.dataset()) == 2 * 12
+        with pytest.raises(TypeError):
+            len(runner)
+
+
+def test_keras_is_not_told_a_length_that_is_wrong() -> None:
+    with (
+        FeedRunner((X, Y), batch_size=4, batch_transform=mirrored) as runner,
+        pytest.raises(SpecError, match="more records than it gets"),
+    ):
+        fitted(runner.keras())
+
+
+def test_functions_that_keep_the_number_of_records_keep_the_length() -> None:
+    with FeedRunner((X, Y), batch_size=4, batch_transform=lambda batch: batch) as runner:
+        assert fitted(runner.keras()) == 2 * 6
+        assert len(runner) == 6

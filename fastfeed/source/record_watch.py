@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,21 +11,26 @@ import numpy as np
 
 from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.errors import SpecError
-from fastfeed.source.stream_comparison import digest_of
+from fastfeed.source.stream_comparison import COMPARED_ELEMENTS
 
 PLAIN_LEAVES = (np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+FIRST_RECORDS = 3  # of a batch, that are compared
 FIRST_PARTS = 8  # of a list, that say what it holds
 
 
 class RecordWatch:
-    """The last record of a batch: it must be the same when the next one has come."""
+    """The last of the first records of a batch: it must be the same when the next one has come."""
 
     def __init__(self) -> None:
+        self._count = 0
         self._last: Any = None
         self._digest: int | None = None
 
     def add(self, record: Any, place: str) -> None:
         """Raise SpecError if the record before has changed meanwhile."""
+        self._count += 1
+        if self._count > FIRST_RECORDS:
+            return
         if self._digest is not None and _digest(self._last) not in (None, self._digest):
             raise SpecError(
                 f"{place}: the record before it has changed since it came. The source, or "
@@ -36,15 +42,17 @@ class RecordWatch:
 
 
 def _digest(record: Any) -> int | None:
-    """Return a digest of what is plain in a record; None for what cannot be read. An object of
+    """Return a checksum of what is plain in a record; None for what cannot be read. An object of
     another class, such as a video, may take long to read."""
+    found = 0
     try:
         leaves = leaves_of(structure_of(record), record) or [record]
-        plain = [one for one in leaves if _is_plain(one)]
+        for array in (np.asarray(one) for one in leaves if _is_plain(one)):
+            sample = array.reshape(-1)[:: array.size // COMPARED_ELEMENTS | 1]
+            found = zlib.crc32(sample.tobytes(), found)
     except Exception:  # of the user's classes
         return None
-    found = digest_of(plain)  # a new one each time for what cannot be read
-    return found if plain and found == digest_of(plain) else None
+    return found
 
 
 def _is_plain(leaf: Any) -> bool:

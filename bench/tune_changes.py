@@ -27,6 +27,7 @@ import numpy as np
 
 from bench.tune import PROCESSES, ROUNDS, THREADS, WARM_S, measured
 from bench.workloads import burn, rounds_for
+from fastfeed.core.unix import die_with
 
 CHANGE_S, FOLLOW_S, MEASURED_S = 30.0, 20.0, 5.0
 AUTO, COST = 'workers="auto"', "its search, of a core"
@@ -63,7 +64,9 @@ class Neighbour:
 
     def come(self) -> None:
         """Begin."""
-        self._process = multiprocessing.get_context("spawn").Process(target=_busy, daemon=True)
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=_busy, args=(os.getpid(),), daemon=True
+        )
         self._process.start()
 
     def go(self) -> None:
@@ -95,7 +98,8 @@ class Quota:
                 time.sleep(0.1)
 
 
-def _busy() -> None:
+def _busy(parent: int) -> None:
+    die_with(parent)
     while True:
         pass
 

@@ -47,8 +47,8 @@ class Worker:
         """A numpy Generator that draws the same numbers in every run with the same seed.
 
         In a transform of a source that has one order it is seeded by (seed, epoch, index of the
-        record), and therefore independent of the number of producers. Elsewhere it is seeded by
-        (seed, epoch, index of the producer).
+        record), and therefore independent of the number of producers. In a callable it is seeded by
+        (seed, epoch, index of the producer); functions of what that yields draw other numbers.
         """
         return np.random.default_rng((self.seed, self.epoch, *(self.item or (self.index,))))
 

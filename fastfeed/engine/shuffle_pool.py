@@ -504,7 +504,8 @@ class VaryingColumn:
         out = aligned_empty(
             (len(records), *map(max, zip(*(r.shape for r in records), strict=True))), dtype
         )
-        out[...] = pad_value(self._pad, dtype)
+        if any(record.shape != out.shape[1:] for record in records):
+            out[...] = pad_value(self._pad, dtype)
         for place, record in zip(out, records, strict=True):
             place[tuple(map(slice, record.shape))] = record
         return out

@@ -105,13 +105,13 @@ def batches_of(stream: Stream, feed: Feed, *, turns: Turns) -> Iterator[Any]:
         feed = stream.feed or feed
         yield feed.spec.rebuild(batch)
         del batch  # its memory is free for the next one
-        # replaced when shared workers were restarted
         take = (stream.feed or feed).take
 
 
 def _first(stream: Stream, feed: Feed) -> Batch | None:
     """Return the first batch of a loop. Where the loop before took the last batch of a run, and did
     not ask for more, that end is not the end of this one."""
+    feed = stream.feed or feed  # replaced when shared workers were restarted
     begun = feed.counts > feed.schedule.resume.counts  # since a restore, whose end is one
     batch = feed.take()
     again = batch is None and begun and stream.source.repeatable

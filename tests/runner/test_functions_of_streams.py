@@ -95,6 +95,21 @@ def test_the_fill_value_of_a_collate_is_not_replaced_by_another() -> None:
         assert sum(len(batch) for batch in runner) == 34
 
 
+def test_a_collate_that_pads_to_one_width_needs_no_fill_value() -> None:
+    """Also where a shuffle of a stream draws records into new batches."""
+    options: dict[str, Any] = {"collate": lambda records: np.array(records), "batch_size": 8}
+    shuffled = FeedRunner(
+        lambda: iter([[n, n] for n in range(64)]),
+        records=True,
+        shuffle=True,
+        pad=True,
+        epochs=1,
+        **options,
+    )
+    with shuffled as runner:
+        assert sorted(int(row[0]) for batch in runner for row in batch) == list(range(64))
+
+
 @pytest.mark.parametrize("option", ["collate", "batch_transform"])
 def test_a_function_that_fills_one_array_is_refused(option: str) -> None:
     out = np.empty((8, 2))

@@ -127,7 +127,7 @@ class Position:
     def commit(self) -> None:
         """Do nothing: no other rank needs to know."""
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """Do nothing: there is no job to leave."""
 
     def state(self) -> dict[str, Any]:

@@ -56,9 +56,11 @@ class ClaimedPosition(Position):
         """Report all that was delivered."""
         self._claims.report(self._settled())
 
-    def close(self) -> None:
-        """Report all that was delivered, and leave the job."""
-        self.commit()
+    def close(self, *, failed: bool = False) -> None:
+        """Leave the job, and report all that was delivered. If the loop has `failed`, another rank
+        repeats the batch of its step."""
+        if not failed:
+            self.commit()
         self._claims.close()
 
     def state(self) -> dict[str, Any]:

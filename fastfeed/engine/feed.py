@@ -108,8 +108,9 @@ class Feed:
             raise self.error
         over = False
         try:
-            while (batch := self._order.take()) is None and not self._order.ended:
-                over = True  # a run was restored at its end: the next one begins
+            with self._order.moving:
+                while (batch := self._order.take()) is None and not self._order.ended:
+                    over = True  # a run was restored at its end: the next one begins
             if batch is not None:
                 self.schedule.owe_end(over)
                 self._order.put_back(batch)
@@ -141,8 +142,10 @@ class Feed:
     def acknowledge(self, batches: int) -> None:
         """Note that the training has consumed `batches` more batches."""
         assert self._owed is not None
-        self._position.delivered(sum(self._owed.popleft() for _ in range(batches)), batches)
-        self._position.commit()
+        with self._order.moving:
+            rows = sum(self._owed.popleft() for _ in range(batches))
+            self._position.delivered(rows, batches)
+            self._position.commit()
 
     @property
     def owes(self) -> bool:
@@ -152,6 +155,10 @@ class Feed:
     def take(self) -> Batch | None:
         """Return the next batch, or None after the last of a run; the time inside counts as waiting
         for input."""
+        with self._order.moving:
+            return self._take()
+
+    def _take(self) -> Batch | None:
         start, shuffled_s = time.perf_counter(), self._order.shuffle_s
         if self.error is not None:
             raise self.error
@@ -182,10 +189,11 @@ class Feed:
         """Count CPU time that handing over took."""
         self._consumption.row.cpu_s += seconds
 
-    def stop(self, join_s: float = PRODUCERS_JOIN_S) -> bool:
-        """End every producer, from any thread; return True if all have ended within `join_s`."""
+    def stop(self, join_s: float = PRODUCERS_JOIN_S, *, failed: bool = False) -> bool:
+        """End every producer, from any thread; return True if all have ended within `join_s`.
+        `failed`: the step may have failed on the batch that was taken last."""
         self.warnings.stop()
-        self._position.close()
+        self._position.close(failed=failed)
         self._producers.stop()
         return self._producers.join(join_s)
 
@@ -204,7 +212,8 @@ class Feed:
 
     def mark(self) -> dict[str, Any]:
         """Return that position in arrays; `as_json` packs it, which takes longer."""
-        return self._stages[-1].state()
+        with self._order.moving:
+            return self._stages[-1].state()
 
     @property
     def spec(self) -> BatchSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,9 @@ class OrderStage(Stage):
         self._gave = False  # a batch, ever
         self._broken = False  # True in the middle of `take`
         self._granted = (0, 0)  # epochs that the producers may begin, and those waited for
+        # held by the feed while a batch and the position move, but not during the wait for an item:
+        # another thread may ask for the state meanwhile
+        self.moving = threading.RLock()
         self._starving: Callable[[], bool] = lambda: True
 
     def bind(
@@ -178,7 +182,7 @@ class OrderStage(Stage):
         while True:
             self._broken = False  # an exception during the wait breaks nothing
             try:
-                produced = self._producers.take(self._options.stall_timeout_s)
+                produced = self._waited()
             except Timeout:
                 # batches are given to this rank if the others die
                 if self._position.waits_for_others or not self._starving():
@@ -195,6 +199,13 @@ class OrderStage(Stage):
                 raise
             self._broken = True
             return produced
+
+    def _waited(self) -> ProducedBatch | None:
+        try:  # an exception of a signal handler may come as soon as the lock is released
+            self.moving.release()
+            return self._producers.take(self._options.stall_timeout_s)
+        finally:
+            self.moving.acquire()
 
     def _pass_in(self, produced: ProducedBatch | None) -> None:
         if produced is None:

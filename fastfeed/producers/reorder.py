@@ -38,6 +38,7 @@ class ProducedBatch(NamedTuple):
     stream: int
     place: str
     number: int = 0
+    sample: int = 0  # checksum of a part of what the user made, which waits uncopied; 0: none
 
 
 END_OF_EPOCH = ProducedBatch(None, -1, "")

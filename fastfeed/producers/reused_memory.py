@@ -1,5 +1,5 @@
-"""Refusal of a source that fills one array again and again: in producer threads it would change
-batches that wait, or are in use."""
+"""Refusal of a source that fills one array again and again, or changes in place what its batches are
+views of: in producer threads it would change batches that wait, or are in use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import numpy as np
 
 from fastfeed.core.batch import Batch
 from fastfeed.errors import SpecError
+from fastfeed.producers.reorder import ProducedBatch
 
 Array = np.ndarray[Any, Any]
 Place = tuple[int, tuple[int, ...], tuple[int, ...]]  # address, shape and strides
 LARGEST_NBYTES = 1 << 24  # of what is read of an array: its checksum takes 5 ms
+SAMPLED = (8, 3, 3, 3)  # of the elements along each axis, at most
 RING = 8  # batches after which a source fills an array again, at most
 
 
@@ -51,6 +53,28 @@ class ReusedMemory:
     def _looks(self) -> bool:
         """True if a batch is compared or remembered."""
         return self._number == self._next or self._number <= self._next // 2 + RING
+
+
+def sample_of(batch: Batch) -> int:
+    """Return a checksum of some elements of the arrays that are views of others; 0 if none is."""
+    found = 0
+    for leaf in batch.leaves:
+        if _is_plain(leaf) and leaf.base is not None:
+            steps = zip(leaf.shape, SAMPLED, strict=False)
+            part = leaf[tuple(slice(None, None, length // most + 1) for length, most in steps)]
+            found = zlib.crc32(part.tobytes(), found)
+    return found
+
+
+def refuse_changed(produced: ProducedBatch) -> None:
+    """Raise SpecError for a batch that is not what it was when it was put."""
+    if produced.batch is not None and sample_of(produced.batch) != produced.sample:
+        raise SpecError(
+            f"{produced.place} has changed while it waited: the source fills the array again that "
+            "its batches are views of, or shuffles it in place, as between two passes. Producer "
+            "threads do not copy. Yield copies, such as array[a:b].copy(), or use processes=, "
+            "which copy"
+        )
 
 
 def _is_plain(leaf: Any) -> bool:

@@ -37,7 +37,7 @@ from fastfeed.producers.builder import BatchBuilder, Outlet
 from fastfeed.producers.inbox import EpochPermit, EpochPlan
 from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.reorder import MAX_EARLY, BoundedBuffer, ProducedBatch
-from fastfeed.producers.reused_memory import ReusedMemory
+from fastfeed.producers.reused_memory import ReusedMemory, refuse_changed, sample_of
 from fastfeed.source import CallableSource, Source
 from fastfeed.source.base import close_left
 
@@ -177,7 +177,10 @@ class ThreadProducers:
     def take(self, timeout_s: float) -> ProducedBatch | None:
         """Return the next batch or end of epoch, or None at the end. Raise the failure, or Timeout
         after `timeout_s`."""
-        return self._buffer.take(timeout_s)
+        produced = self._buffer.take(timeout_s)
+        if produced is not None and produced.sample:
+            refuse_changed(produced)
+        return produced
 
     @property
     def ready(self) -> bool:
@@ -292,6 +295,7 @@ class ThreadOutlet(Outlet):
         super().__init__(ordered=buffer.ordered, admit=permit.admit)
         self._buffer = buffer
         self._memory = ReusedMemory()
+        self._sample = 0  # of the batch that is put next
         self.retired = False  # True if the producer is to leave after its present batch
 
     def admit(self, position: int) -> bool:
@@ -325,8 +329,11 @@ class ThreadOutlet(Outlet):
     def look(self, batch: Batch, place: str) -> None:
         """Raise SpecError for a batch in the memory of an earlier one: batches are not copied."""
         self._memory.refuse(batch, place)
+        self._sample = sample_of(batch)
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Put a batch into the buffer. Return False if no other is wanted."""
+        if self._sample:
+            produced, self._sample = produced._replace(sample=self._sample), 0
         put = self._buffer.put(produced, key, row=self.row, epoch=self.position)
         return put and not self.retired

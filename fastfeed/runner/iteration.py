@@ -192,8 +192,9 @@ class IterationManager(Turns):
 
     @property
     def length(self) -> int | None:
-        """Batches of every iteration, or None where that is unknown."""
-        return None if self._stream.resumed else self._stream.run_batches
+        """Batches of every iteration, or None where that is unknown. The first one after a restore
+        in the middle of a run has fewer."""
+        return self._stream.run_batches
 
     @property
     def exact(self) -> bool:
@@ -201,9 +202,14 @@ class IterationManager(Turns):
         return self._stream.source.reader.records
 
     @property
+    def resumed(self) -> bool:
+        """True if the first iteration may be the rest of a run."""
+        return self._stream.resumed
+
+    @property
     def rows(self) -> int | None:
         """Records of every batch, or None where batches differ."""
-        return None if self._stream.resumed else self._stream.batch_rows
+        return None if self.resumed else self._stream.batch_rows
 
     @property
     def sharded(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -196,7 +197,8 @@ class FeedRunner:
         if self._sink is not None:
             self._sink.stop(deadline)
         self._stream.stop_followers()
-        ended = self._feed is None or self._feed.stop(max(0.0, deadline - time.perf_counter()))
+        join_s, failed = max(0.0, deadline - time.perf_counter()), sys.exc_info()[1] is not None
+        ended = self._feed is None or self._feed.stop(join_s, failed=failed)
         self._stream.unwatch()
         if ended:
             self._stream.release_cache()

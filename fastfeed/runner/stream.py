@@ -63,7 +63,7 @@ class Finalizer:
         code would abort the process."""
         join_s = 0 if threading.main_thread().is_alive() else 1.0
         if self._feed is not None:
-            self._feed.stop(join_s)
+            self._feed.stop(join_s, failed=True)
         for thread in self._threads:
             if thread.ident is not None:  # else it was never started
                 thread.join(join_s)

@@ -170,6 +170,6 @@ def length(iterations: IterationManager) -> int:
     if iterations.length is None:
         raise TypeError(
             "the number of batches is not known beforehand: it is for a source with len() and "
-            "[index] that begins at its beginning"
+            "[index]"
         )
     return iterations.length

@@ -107,8 +107,8 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
                 self._begin()
             while len(self._pending) <= index and (batch := self._take()) is not None:
                 self._pending.append(batch)
-            count, sized = len(self._pending), self._iterations.length is not None
-            if not count or (index >= count and sized):
+            count, length = len(self._pending), self._iterations.length
+            if not count or (length is not None and index >= length):
                 raise IndexError(f"batch {index} of an iteration of {count}")
             # Keras reads two batches even if there is only one
             return self._pending[min(index, count - 1)]

@@ -60,8 +60,9 @@ def dataset(iterations: IterationManager, *, prefetch: int, ragged: bool, shapes
     result = TensorFlowHandover(iterations, spec).dataset()
     if ragged:
         result = result.map(ragged_of(spec))
-    if iterations.length is not None and iterations.exact:
-        result = result.apply(tf.data.experimental.assert_cardinality(iterations.length))
+    length = iterations.length if iterations.exact else None
+    if length is not None and not iterations.resumed:
+        result = result.apply(tf.data.experimental.assert_cardinality(length))
     options = tf.data.Options()
     # An injected prefetch would wait all the time, and hide the waits of the step.
     options.experimental_optimization.inject_prefetch = False
@@ -72,7 +73,11 @@ def dataset(iterations: IterationManager, *, prefetch: int, ragged: bool, shapes
     if iterations.sharded:  # the runner divides the records among the ranks
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     result = result.with_options(options)
-    return result.prefetch(prefetch) if prefetch else result
+    result = result.prefetch(prefetch) if prefetch else result
+    if length is not None and iterations.resumed:
+        # Told nothing, fit() takes the batches of its first epoch, the rest of one, for all epochs.
+        result.cardinality = lambda: tf.constant(length, tf.int64)
+    return result
 
 
 class TensorFlowHandover:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedError, FeedRunner, FeedTimeout, ProducerError, Snapshot
+from fastfeed import FeedError, FeedRunner, FeedTimeout, ProducerError, Shuffle, Snapshot
 from fastfeed.core.stats import StageRow, copy, total
 from fastfeed.engine import feed as feed_module
 from fastfeed.producers.reorder import BoundedBuffer
@@ -284,3 +285,33 @@ def test_busy_time_is_accounted_to_the_producer_that_spent_it(
     assert all(
         (row.busy_s, row.cpu_s) == (3 * row.batches, 2 * row.batches) for row in now.producers
     )
+
+
+@pytest.mark.filterwarnings("ignore:the state is")
+@pytest.mark.parametrize("shuffle", [False, Shuffle(24, 8)])
+def test_a_state_is_whole_also_while_another_thread_takes(shuffle: Any) -> None:
+    """As a checkpoint beside `dataset()`, which takes batches in a thread of TensorFlow."""
+    options = {"batch_size": 6, "shuffle": shuffle, "seed": 3}
+    rows = [[(n, m) for m in range(4)] for n in range(400)]
+
+    def source() -> Iterator[Any]:
+        yield from (np.array(item) for item in rows)
+
+    with FeedRunner(source, records=False, **options) as runner:
+        whole = [batch.tolist() for batch in runner]
+    states: list[Any] = []
+    before = sys.getswitchinterval()
+    with FeedRunner(source, records=False, **options) as runner:
+        loop = threading.Thread(target=lambda: list(runner))
+        sys.setswitchinterval(1e-6)
+        try:
+            loop.start()
+            while loop.is_alive():
+                states.append(runner.state())
+        finally:
+            sys.setswitchinterval(before)
+            loop.join()
+    for state in states[:: len(states) // 8 + 1]:
+        with FeedRunner(source, records=False, **options).restore(state) as runner:
+            rest = [batch.tolist() for batch in runner]
+        assert rest == (whole[state["batches"] :] or whole)

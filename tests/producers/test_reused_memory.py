@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fastfeed import FeedRunner, SpecError
 from fastfeed.core.batch import Batch
 from fastfeed.producers.reused_memory import RING, ReusedMemory
+from tests.helpers.dying import until
 
 COUNT = 40
 
@@ -34,7 +35,9 @@ def filled(ring: int, *, view: bool = False) -> Callable[[], Iterator[Any]]:
 @pytest.mark.parametrize("ring", [1, 2, 3, RING])
 def test_a_source_that_fills_an_array_again_is_refused_in_threads(ring: int, view: bool) -> None:
     source = filled(ring, view=view)
-    with FeedRunner(source) as runner, pytest.raises(SpecError, match="memory of an earlier batch"):
+    # with views, whichever is seen first
+    what = "memory of an earlier batch|changed while it waited" if view else "an earlier batch"
+    with FeedRunner(source) as runner, pytest.raises(SpecError, match=what):
         list(runner)
     with FeedRunner(source, processes=1) as runner:
         assert [int(x[0, 0]) for x, _ in runner] == list(range(COUNT))
@@ -50,6 +53,29 @@ def test_a_transform_that_fills_an_array_again_is_refused() -> None:
     runner = FeedRunner(([n, n] for n in range(9)), records=False, transform=fill)
     with runner, pytest.raises(SpecError, match="Yield copies"):
         list(runner)
+
+
+def shuffled() -> Iterator[Any]:
+    """Of records, which change their places in one array after each four batches."""
+    draws, data = np.random.default_rng(1), np.arange(32 * 9.0).reshape(32, 3, 3)
+    while True:
+        yield from np.split(data, 4)
+        draws.shuffle(data)
+
+
+def test_a_batch_that_changes_while_it_waits_is_refused() -> None:
+    with FeedRunner(shuffled, prefetch=3) as runner:
+        batches = iter(runner)
+        with pytest.raises(SpecError, match="changed while it waited"):
+            for _ in range(COUNT):
+                next(batches)
+                until(lambda: runner.snapshot().depth == 3, "three batches wait")
+
+
+def test_copies_of_it_may_wait() -> None:
+    with FeedRunner(lambda: (batch.copy() for batch in shuffled())) as runner:
+        passes = np.stack([batch for batch, _ in zip(runner, range(COUNT), strict=False)])
+    assert (np.sort(passes.reshape(-1, 288)) == np.arange(288.0)).all()
 
 
 def constant() -> Iterator[Any]:

@@ -156,6 +156,24 @@ class TestDeath:
         assert [one.state for one in report.ranks] == ["died", "left"]
         assert report.given_again >= 1
 
+    def test_what_a_rank_held_whose_step_raised_is_given_to_another(
+        self, server: ShardServer
+    ) -> None:
+        stepped = []
+        with contextlib.suppress(ZeroDivisionError), rank(server) as one:
+            for batch in one:
+                if len(stepped) == 3:
+                    raise ZeroDivisionError
+                stepped.append(batch)
+        with rank(server) as other:
+            assert seen(stepped, list(other)) == Counter(range(20))
+
+    def test_a_loop_that_was_left_has_consumed_its_last_batch(self, server: ShardServer) -> None:
+        with rank(server) as one:
+            stepped = [batch for _, batch in zip(range(3), one, strict=False)]
+        with rank(server) as other:
+            assert seen(stepped, list(other)) == Counter(range(20))
+
     def test_a_server_that_ends_fails_its_ranks(self, server: ShardServer) -> None:
         with rank(server, 2000) as runner:
             batches = iter(runner)

@@ -1,4 +1,4 @@
-"""Functions that return more records than they get make epochs of more batches."""
+"""Epochs of `fit` that are longer or shorter than others."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Steps(keras.callbacks.Callback):
         self.count += 1
 
 
-def fitted(data: Any) -> int:
-    """Steps of two epochs."""
+def fitted(data: Any, epochs: int = 2) -> int:
+    """Steps of all epochs."""
     model, steps = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), Steps()
     model.compile(loss="mse")
-    model.fit(data, epochs=2, verbose=0, callbacks=[steps])
+    model.fit(data, epochs=epochs, verbose=0, callbacks=[steps])
     return steps.count
 
 
@@ -56,3 +56,13 @@ def test_functions_that_keep_the_number_of_records_keep_the_length() -> None:
     with FeedRunner((X, Y), batch_size=4, batch_transform=lambda batch: batch) as runner:
         assert fitted(runner.keras()) == 2 * 6
         assert len(runner) == 6
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # at the end of the rest
+@pytest.mark.parametrize("left", [1, 2])
+@pytest.mark.parametrize("sink", ["dataset", "keras"])
+def test_the_epochs_after_the_rest_of_one_are_whole(sink: str, left: int) -> None:
+    with FeedRunner((X, Y), batch_size=4) as runner:
+        state = [runner.state() for _ in runner][5 - left]
+    with FeedRunner((X, Y), batch_size=4).restore(state) as runner:
+        assert fitted(getattr(runner, sink)(), epochs=3) == left + 2 * 6

@@ -313,7 +313,8 @@ def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:
     own = None if hasattr(sampler, "dtype") else getattr(sampler, "indices", None)
     given = own(*draw, length=length) if callable(own) else _iterable(sampler, draw)
     try:
-        iter(given)
+        # once: it may count how often it is iterated over
+        given = given if isinstance(given, np.ndarray) and given.ndim else iter(given)
     except TypeError:
         raise OptionError(
             "sampler must be an iterable of indices, or have indices(seed, epoch, length), got "

@@ -117,6 +117,7 @@ class BatchBuilder:
         self._generators = generators
         self._place = options.place
         self._rank, _ = options.place
+        self._keeps_records = bool(self._transform) and type(reader.data) in (list, tuple)
         plain = not reader.indexed or isinstance(reader.data, PLAIN_TYPES)
         # Single items run code of the user's. Seeding for each item takes 10 us.
         draws = any((options.transform, options.filter, options.collate))
@@ -238,6 +239,8 @@ class BatchBuilder:
                     name = f"record {number} of {place}"
                     fetch = self._reader.fetch if ready is None else ready.__getitem__
                     key = part if ready is None else position
+                    if watch is not None and self._keeps_records:
+                        watch.hold(self._reader.data[part])
                     item = _called(name, read, fetch, key, worker=own)
                     if item is FILTERED:
                         continue

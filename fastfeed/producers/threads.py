@@ -37,9 +37,9 @@ from fastfeed.producers.builder import BatchBuilder, Outlet
 from fastfeed.producers.inbox import EpochPermit, EpochPlan
 from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.reorder import MAX_EARLY, BoundedBuffer, ProducedBatch
-from fastfeed.producers.reused_memory import ReusedMemory, refuse_changed, sample_of
 from fastfeed.source import CallableSource, Source
 from fastfeed.source.base import close_left
+from fastfeed.source.reused_memory import ReusedMemory, refuse_changed, sample_of
 
 
 class ProducerThread(NamedTuple):
@@ -179,7 +179,7 @@ class ThreadProducers:
         after `timeout_s`."""
         produced = self._buffer.take(timeout_s)
         if produced is not None and produced.sample:
-            refuse_changed(produced)
+            refuse_changed(produced.batch, produced.sample, produced.place)
         return produced
 
     @property
@@ -328,7 +328,7 @@ class ThreadOutlet(Outlet):
 
     def look(self, batch: Batch, place: str) -> None:
         """Raise SpecError for a batch in the memory of an earlier one: batches are not copied."""
-        self._memory.refuse(batch, place)
+        self._memory.refuse(batch.leaves, place)
         self._sample = sample_of(batch)
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:

@@ -145,6 +145,11 @@ class IndexedSource(TicketedSource):
 
     def _refuse_unfillable(self, options: FeedOptions) -> None:
         """Raise OptionError for an impossible order, or a first batch that can never be filled."""
+        sampler = self._sampler
+        draws = callable(getattr(sampler, "indices", None)) or hasattr(sampler, "dtype")
+        own = type(sampler).__module__.startswith(("builtins", "torch"))
+        if hasattr(sampler, "__iter__") and not (draws or own):
+            return  # one of the user's may count how often it is iterated over
         length = self.order_in(0, 0).length
         if self._chunk and options.last_batch == "drop" and self._chunk > length:
             shard = options.own_shard

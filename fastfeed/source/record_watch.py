@@ -1,5 +1,5 @@
 """Refusal of records that change after they came: of one object that is filled again for each of
-them."""
+them, and of those of a list that a transform changes in place."""
 
 from __future__ import annotations
 
@@ -19,26 +19,39 @@ FIRST_PARTS = 8  # of a list, that say what it holds
 
 
 class RecordWatch:
-    """The last of the first records of a batch: it must be the same when the next one has come."""
+    """The first records of a batch: they must be the same when the next one has come."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._last: Any = None
-        self._digest: int | None = None
+        self._first: list[tuple[Any, int | None]] = []
+        self._held: tuple[Any, int | None] = (None, None)
+
+    def hold(self, record: Any) -> None:
+        """Note a record that the source keeps, before a transform gets it."""
+        if len(self._first) < FIRST_RECORDS:
+            self._held = record, _digest(record)
 
     def add(self, record: Any, place: str) -> None:
-        """Raise SpecError if the record before has changed meanwhile."""
-        self._count += 1
-        if self._count > FIRST_RECORDS:
+        """Raise SpecError if a record before has changed meanwhile."""
+        if len(self._first) == FIRST_RECORDS:
             return
-        if self._digest is not None and _digest(self._last) not in (None, self._digest):
+        if _has_changed(*self._held):
             raise SpecError(
-                f"{place}: the record before it has changed since it came. The source, or "
-                "transform=, fills one object again for each record, and a batch would hold its "
-                "last values many times: make a new object for each, or copies, such as "
-                "array.copy() or dict(record)"
+                f"{place}: transform= changes the record in place, which the source holds, so that "
+                "the next epoch would get it changed: let it change a copy, such as array.copy()"
             )
-        self._last, self._digest = record, _digest(record)
+        for before in self._first:
+            if _has_changed(*before):
+                raise SpecError(
+                    f"{place}: a record before it has changed since it came. The source, or "
+                    "transform=, fills one object again for each record, and a batch would "
+                    "hold its last values many times: make a new object for each, or copies, such "
+                    "as array.copy() or dict(record)"
+                )
+        self._first.append((record, _digest(record)))
+
+
+def _has_changed(record: Any, digest: int | None) -> bool:
+    return digest is not None and _digest(record) not in (None, digest)
 
 
 def _digest(record: Any) -> int | None:

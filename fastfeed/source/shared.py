@@ -19,6 +19,7 @@ from fastfeed.source.base import (
     is_iterator,
     refuse_options,
 )
+from fastfeed.source.reused_memory import ReusedMemory, arrays_in
 
 
 class SharedSource(TicketedSource):
@@ -35,6 +36,10 @@ class SharedSource(TicketedSource):
         self._first: int | None = None
         self._number = 0
         self._had_items = False  # True if there ever was an item
+        # another thread may fill again what one works on
+        threads = options.threads > 1 or "threads" in options.tuned
+        shares = threads and not options.workers and not self._chunk
+        self._memory = ReusedMemory() if shares else None
         refuse_options(options, names=("sampler",), kind="an iterable")
         if (options.epochs or 1) > 1 and not self.repeatable:
             raise OptionError(
@@ -61,6 +66,8 @@ class SharedSource(TicketedSource):
             while payload is not EpochEnd and not self._is_due():
                 self._number += 1
                 payload = next(self._iterator, EpochEnd)
+            if self._memory is not None and payload is not EpochEnd:
+                self._memory.refuse(arrays_in(payload), f"batch {self._ticket}")
         except SpecError:  # of records that change
             self._ended = True
             raise

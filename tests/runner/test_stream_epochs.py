@@ -251,3 +251,19 @@ def test_a_failure_in_a_later_epoch_comes_in_its_place(mix: tuple[int, int]) -> 
         assert found == [[*range(8)], [*range(5)]]
         with pytest.raises(ProducerError, match="Broken"):
             next(iter(next(runner.epochs())))
+
+
+class Following:
+    """A sampler that gives the next indices each time that it is iterated over."""
+
+    first = 0
+
+    def __iter__(self) -> Iterator[int]:
+        first, self.first = self.first, self.first + 4
+        return iter(range(first, first + 4))
+
+
+@pytest.mark.parametrize("options", [{}, {"threads": 2}, {"processes": 1}], ids=str)
+def test_a_sampler_is_iterated_over_once_an_epoch(options: Any) -> None:
+    with FeedRunner(range(12), batch_size=4, sampler=Following(), epochs=3, **options) as runner:
+        assert [batch.tolist() for batch in runner] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]

@@ -26,6 +26,13 @@ def one_array() -> Iterator[tuple[Any, int]]:
         yield buffer, number
 
 
+def two_arrays() -> Iterator[tuple[Any, int]]:
+    buffers = np.empty((2, 3))
+    for number in range(1000):
+        buffers[number % 2] = number
+        yield buffers[number % 2], number
+
+
 def new_ones() -> Iterator[tuple[Any, int]]:
     for number in range(1000):
         yield np.full(3, number), number
@@ -76,7 +83,7 @@ def batches_of(source: Any, **options: Any) -> list[Any]:
         return list(runner)
 
 
-@pytest.mark.parametrize("make", [one_dict, one_array])
+@pytest.mark.parametrize("make", [one_dict, one_array, two_arrays])
 @pytest.mark.parametrize("start", [lambda make: make, lambda make: make()])
 def test_a_stream_that_fills_one_object_is_refused(
     make: Callable[[], Any], start: Callable[[Any], Any]
@@ -108,3 +115,36 @@ def test_records_that_stay_what_they_are_pass() -> None:
     assert len(batches_of(the_same(), records=True)) == 125
     pick = {"transform": lambda record: record["x"]}
     assert len(batches_of(unreadable(), records=True, **pick)) == 125
+
+
+def halved_in_place(record: Any) -> Any:
+    record[0][:] *= 0.5
+    return record
+
+
+def halved(record: Any) -> Any:
+    return record[0] * 0.5, record[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"threads": 2}, {"processes": 1}], ids=str)
+def test_a_transform_that_changes_the_records_of_a_list_is_refused(options: Any) -> None:
+    records = [(np.full((4, 4), 8.0), n) for n in range(32)]
+    with pytest.raises(SpecError, match="transform= changes the record in place"):
+        batches_of(records, transform=halved_in_place, **options)
+    records = [(np.full((4, 4), 8.0), n) for n in range(32)]
+    assert all((x == 4).all() for x, _ in batches_of(records, transform=halved, **options))
+
+
+class Made:
+    """Records that are made anew each time."""
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((4, 4), 8.0), index
+
+
+def test_a_transform_may_change_what_was_made_for_it() -> None:
+    with FeedRunner(Made(), batch_size=8, epochs=2, transform=halved_in_place) as runner:
+        assert all((x == 4).all() for x, _ in runner)

@@ -143,6 +143,15 @@ class Search:
         except StateError as error:  # a run has changed files of the user's: what is proven stays
             self.failed = "" if self.original else str(error)
             self._leave(str(error))
+        finally:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Keep nothing where all runs of the original and of the result, together, show no gain."""
+        if self.kept and self.total()[1][0] <= 1.0:
+            for one in self.kept:
+                one.kept, one.why = False, NOT_CONFIRMED
+            self.kept, self.edits, self.base = [], (), self.original
 
     def _leave(self, why: str) -> None:
         """Note why those of which nothing is known are not tried."""

@@ -20,6 +20,7 @@ from fastfeed.producers.process.supervisor import ServingThread
 from fastfeed.producers.process.work_socket import (
     REPLY,
     WorkItem,
+    own_payload,
     payload_nbytes,
     receive_request,
     send_items,
@@ -44,7 +45,8 @@ def read(
         for position, epoch in enumerate(plan.epochs):
             while position >= allowed():
                 yield None
-            for ticket, payload, number in source.open(Worker(0, 1, plan.seed, epoch)):
+            for ticket, given, number in source.open(Worker(0, 1, plan.seed, epoch)):
+                payload = given if source.reader.indexed else own_payload(given)
                 yield WorkItem(position, ticket or 0, payload, epoch, number)
     finally:
         close_left(source)

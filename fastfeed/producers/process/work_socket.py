@@ -11,6 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fastfeed.producers.inbox import Inbox
 from fastfeed.producers.process.ship import pack, unpack_from
 from fastfeed.ring.memory import Segment, receive
@@ -121,6 +123,22 @@ def payload_nbytes(payload: Any) -> int:
     if isinstance(payload, list) and payload and isinstance(payload[0], int):
         return 0  # indices
     return sum(map(payload_nbytes, payload))
+
+
+def own_payload(payload: Any) -> Any:
+    """Return a payload with copies of its arrays: the source may fill them again, before the payload
+    is sent, or before it is sent once more for a worker that died."""
+    kind = type(payload)
+    if kind is dict:
+        return dict(zip(payload, map(own_payload, payload.values()), strict=True))
+    if kind in (list, tuple):
+        plain = all(type(part) in (int, float, str, bytes) for part in payload)
+        return kind(payload if plain else map(own_payload, payload))
+    if isinstance(payload, tuple) and hasattr(payload, "_make"):
+        return payload._make(map(own_payload, payload))
+    if kind is bytearray or kind is np.ndarray:
+        return payload.copy()
+    return payload.clone() if kind.__module__ == "torch" else payload
 
 
 def receive_request(work: socket.socket) -> int:

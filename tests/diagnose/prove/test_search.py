@@ -352,6 +352,27 @@ def test_what_the_budget_leaves_without_a_run_of_its_own_is_not_proven(
     assert kept or "--budget" in found.candidates[0].why
 
 
+@pytest.mark.parametrize(("gain", "kept"), [(1.118, []), (1.2, ["a"])])
+def test_what_gains_only_beside_some_runs_of_the_original_is_not_proven(
+    gain: float, kept: list[str]
+) -> None:
+    """The first run of the original was faster than those in turn with the change."""
+    rates = iter([10.725, 10 * gain, 10.0, 10 * gain, 10.0, 10 * gain])
+    trials = FakeTrials({})
+
+    class Scripted(FakeTrials):
+        def rate(self, edits: Sequence[Edit], **limits: Any) -> Result:
+            found = next(rates)
+            if rates.__length_hint__() == 0:
+                trials.end_s = 0.0
+            return Result(at(found))
+
+    trials.__class__ = Scripted
+    found = searched(trials, proposal("a"))
+    assert [edit.text for edit in found.edits] == kept
+    assert kept or "--budget" in found.candidates[0].why
+
+
 def test_an_interrupt_leaves_what_was_proven() -> None:
     trials = FakeTrials({"a": 2.0, "b": 1.5})
     search = None

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, SpecError
-from fastfeed.core.batch import Batch
-from fastfeed.producers.reused_memory import RING, ReusedMemory
+from fastfeed.source.reused_memory import RING, ReusedMemory
 from tests.helpers.dying import until
 
 COUNT = 40
@@ -78,6 +77,31 @@ def test_copies_of_it_may_wait() -> None:
     assert (np.sort(passes.reshape(-1, 288)) == np.arange(288.0)).all()
 
 
+class Refilled:
+    """An iterable, of which another thread works on what it fills again."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return filled(1)()
+
+
+def double(batch: Any) -> Any:
+    return batch[0] * 2, batch[1]
+
+
+def test_an_iterable_that_several_threads_read_is_refused() -> None:
+    with (
+        FeedRunner(Refilled(), transform=double, threads=3) as runner,
+        pytest.raises(SpecError, match="memory of an earlier batch"),
+    ):
+        list(runner)
+
+
+@pytest.mark.parametrize("options", [{"processes": 1}, {"processes": 2}, {}], ids=str)
+def test_an_iterable_that_fills_its_batches_again_may_be_read_by_one(options: Any) -> None:
+    with FeedRunner(Refilled(), transform=double, **options) as runner:
+        assert [int(x[0, 0]) for x, _ in runner] == list(range(0, 2 * COUNT, 2))
+
+
 def constant() -> Iterator[Any]:
     x = np.ones((8, 4))
     for _ in range(COUNT):
@@ -116,4 +140,4 @@ def test_nothing_is_said_of_memory_that_was_free_meanwhile(
     memory, shape = ReusedMemory(), (0 if empty else 5, 2)
     for number in range(count):
         made = tuple(np.full(shape, number) for _ in range(leaves))
-        memory.refuse(Batch(made, shape[0], 0), "a batch")
+        memory.refuse(made, "a batch")

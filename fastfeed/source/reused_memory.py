@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import weakref
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fastfeed.core.batch import Batch
+from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.errors import SpecError
-from fastfeed.producers.reorder import ProducedBatch
 
 Array = np.ndarray[Any, Any]
 Place = tuple[int, tuple[int, ...], tuple[int, ...]]  # address, shape and strides
@@ -29,11 +30,11 @@ class ReusedMemory:
         # what owns the memory, and a checksum
         self._seen: dict[Place, tuple[weakref.ref[Array], int]] = {}
 
-    def refuse(self, batch: Batch, place: str) -> None:
+    def refuse(self, leaves: Iterable[Any], place: str) -> None:
         """Raise SpecError for an array in the memory of an earlier one that is still there, with
         other values."""
         self._number += 1
-        known = [one for one in batch.leaves if _is_plain(one)] if self._looks else []
+        known = [one for one in leaves if _is_plain(one)] if self._looks else []
         for leaf in known if self._seen else ():
             owner, checksum = self._seen.pop(_place(leaf), (None, 0))
             if owner is not None and owner() is not None and _checksum(leaf) != checksum:
@@ -55,6 +56,14 @@ class ReusedMemory:
         return self._number == self._next or self._number <= self._next // 2 + RING
 
 
+def arrays_in(value: Any) -> list[Any]:
+    """Return the leaves of a value, as far as it can be read."""
+    try:
+        return leaves_of(structure_of(value), value) or [value]
+    except Exception:  # of the user's classes
+        return []
+
+
 def sample_of(batch: Batch) -> int:
     """Return a checksum of some elements of the arrays that are views of others; 0 if none is."""
     found = 0
@@ -66,11 +75,11 @@ def sample_of(batch: Batch) -> int:
     return found
 
 
-def refuse_changed(produced: ProducedBatch) -> None:
-    """Raise SpecError for a batch that is not what it was when it was put."""
-    if produced.batch is not None and sample_of(produced.batch) != produced.sample:
+def refuse_changed(batch: Batch, sample: int, place: str) -> None:
+    """Raise SpecError for a batch that is not what it was when its sample was taken."""
+    if sample_of(batch) != sample:
         raise SpecError(
-            f"{produced.place} has changed while it waited: the source fills the array again that "
+            f"{place} has changed while it waited: the source fills the array again that "
             "its batches are views of, or shuffles it in place, as between two passes. Producer "
             "threads do not copy. Yield copies, such as array[a:b].copy(), or use processes=, "
             "which copy"

@@ -49,7 +49,14 @@ def size_of(leaf: Any, spec: Augment, *, name: str) -> Size:
     if decode is None:
         high, wide = pixels_of(leaf, name).shape[:2]
         return high, wide
-    return header_of(encoded_of(leaf, name), decode, name=name)[:2]
+    header = header_of(encoded_of(leaf, name), decode, name=name)
+    if header.bits > 8 and decode.channels == "gray" and header.format == "PNG":
+        raise BadImage(
+            f"it has {header.bits} bits, of which Decode keeps the upper 8: read its numbers in "
+            'transform= and scale them to 8 bits there, or use Decode(channels="rgb")',
+            leaf=name,
+        )
+    return header[:2]
 
 
 def encoded_of(leaf: Any, name: str) -> Encoded:

@@ -168,9 +168,9 @@ def mask_of(leaf: Any, spec: Augment, *, name: str, size: Size) -> Image:
     else:
         data, gray = encoded_of(leaf, name), Decode("gray", decode.max_pixels)
         header = header_of(data, gray, name=name)
-        if header.channels != 1 or header.bits > 8:
+        if header.channels != 1 or header.bits != 8 or header.format != "PNG":
             raise BadImage(
-                "a mask must be a grey image of 8 bits, which keeps its numbers: this is a "
+                "a mask must be a grey PNG of 8 bits, which keeps its numbers: this is a "
                 f"{header.format} of {header.channels} channels (or a palette) and "
                 f"{header.bits} bits",
                 leaf=name,

@@ -125,12 +125,23 @@ class Augment:
         return Targets(structure, names, images, masks, boxes)
 
 
+def _first_leaf(structure: Structure) -> int:
+    """Return the number of the leaf that comes first in a record: the keys of a dict are sorted."""
+    if structure is None:
+        return 0
+    counts = [len(paths_of(child)) for child in structure.children]
+    for at in map(structure.keys.index, structure.shown):
+        if counts[at]:  # else it is None
+            return sum(counts[:at]) + _first_leaf(structure.children[at])
+    return 0
+
+
 def _leaves_at(
     name: str, paths: LeafPath | list[LeafPath] | None, *, numbered: Any, structure: Structure
 ) -> tuple[int, ...]:
     """Return the numbers of the leaves at `paths`, the value of the argument `name`."""
     if paths is None:  # images
-        return (0,)
+        return (_first_leaf(structure),)
     found = []
     for path in paths if isinstance(paths, list) else [] if paths == () else [paths]:
         leaf = numbered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,10 +12,11 @@ from typing import Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.engine.feed import Feed
-from fastfeed.errors import StateError
+from fastfeed.errors import FeedWarning, StateError
 from fastfeed.runner.stream import Stream
 
 LOCK_POLL_S = 0.1
+SETTINGS = (bool, int, float, str)  # types of attributes by which a loop tells a data set something
 
 
 class Turn:
@@ -39,6 +41,7 @@ class Turns:
         self._last: Callable[[], Turn | None] = lambda: None
         self._newest = 0  # the numbers of the last iteration, and of the loop over epochs around it
         self._around = 0
+        self._attributes: dict[str, str] = {}  # of the data set, at the last begin
 
     def begin(self, within: Turn | None = None) -> Turn:
         """Begin an iteration, with its first batch; `within` a loop over epochs, which goes on."""
@@ -46,7 +49,26 @@ class Turns:
         turn = Turn(self._newest + 1, None if goes_on else self._last)
         self._last, self._newest = weakref.ref(turn), turn.number
         self._around = 0 if within is None else within.number
+        if self._stream.options.workers:
+            self._warn_of_changes()
         return turn
+
+    def _warn_of_changes(self) -> None:
+        """Warn of attributes of the data set that the loop has set: copies in workers keep theirs,
+        but where an on_epoch_end changes them."""
+        source, before = self._stream.source, self._attributes
+        plain = vars(source.reader.data) if hasattr(source.reader.data, "__dict__") else {}
+        now = {name: repr(one) for name, one in [*plain.items()] if type(one) in SETTINGS}
+        changed = [name for name in now if now[name] != before.get(name, now[name])]
+        self._attributes = now
+        if changed and getattr(source, "ends", None) is None:
+            warnings.warn(
+                f"{', '.join(changed)} of {type(source.reader.data).__name__} was changed between "
+                "two loops, and the copies in worker processes keep what they have: use threads= "
+                "without processes=, change it in an on_epoch_end, or make a new FeedRunner",
+                FeedWarning,
+                stacklevel=4,
+            )
 
     def take(self, turn: Turn, take: Callable[[], Batch | None]) -> Batch | None:
         """Return `take()`. Raise StateError for an iteration that is not the newest, FeedStopped

@@ -131,6 +131,11 @@ def _column_of(table: Any, name: Any) -> Any:
     column = table[name]
     array = np.asanyarray(column)
     kind = str(getattr(column, "dtype", getattr(column, "type", ""))).lower()
+    if kind.startswith("dictionary") and getattr(column, "null_count", 0):
+        raise OptionError(
+            f"column {name!r} is dictionary-encoded and has missing values, which numpy takes for "
+            "the last category: fill them, or leave out these rows"
+        )
     if array.dtype.kind == "f" and kind.startswith(("int", "uint")):
         largest = np.nanmax(np.abs(array), initial=0.0)
         if largest >= EXACT_INTEGERS:

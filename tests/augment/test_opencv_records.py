@@ -107,6 +107,21 @@ def test_every_png_becomes_three_channels_of_eight_bits(bits: int, channels: int
     assert done(DECODE, data.tobytes()).dtype == np.uint8
 
 
+def test_a_grey_png_of_sixteen_bits_would_lose_its_lower_ones() -> None:
+    numbers = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
+    spec = A.Augment([A.Decode("gray"), A.Flip()])
+    text = refused(spec, png(numbers), BadImage)
+    assert "it has 16 bits, of which Decode keeps the upper 8" in text
+
+
+def test_the_first_leaf_of_a_dict_is_that_of_its_first_key() -> None:
+    image, depth = np.indices((4, 4), np.uint8) * 40
+    record = done(A.Augment([A.Flip(1.0)]), {"about": None, "image": image, "depth": depth})
+    np.testing.assert_array_equal(record["image"][:, :, 0], image[:, ::-1])
+    np.testing.assert_array_equal(record["depth"], depth)
+
+
+
 def test_photographs_are_what_a_loop_by_hand_makes_of_them() -> None:
     spec = A.Augment([A.Decode(), A.RandomResizedCrop(64), A.Flip()])
     for key, data in enumerate(photographs()):
@@ -214,7 +229,8 @@ def test_masks_from_files_keep_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("mask", "error", "text"),
     [
-        (png(noise(12, 12)), BadImage, "record[1]: a mask must be a grey image of 8 bits"),
+        (png(noise(12, 12)), BadImage, "record[1]: a mask must be a grey PNG of 8 bits"),
+        (jpeg(noise(12, 12, 1)), BadImage, "which keeps its numbers: this is a JPEG of 1 channels"),
         (
             png(noise(12, 12, 1, dtype="uint16")),
             BadImage,
@@ -227,7 +243,7 @@ def test_masks_from_files_keep_their_numbers() -> None:
         ),
         (b"", BadImage, "record[1]: the file is empty"),
     ],
-    ids=["colours", "16 bits", "size", "empty"],
+    ids=["colours", "jpeg", "16 bits", "size", "empty"],
 )
 def test_masks_that_cannot_be(mask: Any, error: type[Exception], text: str) -> None:
     spec = A.Augment([A.Decode(), A.Flip()], masks=1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner
+from fastfeed import FeedRunner, FeedWarning
 
 RECORDS = np.arange(40)
 
@@ -59,3 +59,35 @@ def test_a_run_that_was_restored_at_its_end_has_nothing_left() -> None:
             state = runner.state()
     with FeedRunner(RECORDS, batch_size=4).restore(state) as runner:
         assert counted(runner, runner, epochs=3) == [0, 10, 10]
+
+
+class Staged:
+    """A data set that the loop tells something."""
+
+    def __init__(self) -> None:
+        self.stage = 1
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> int:
+        return self.stage
+
+
+@pytest.mark.parametrize("loop", [lambda runner: runner, lambda runner: next(runner.epochs())])
+def test_an_attribute_that_copies_do_not_get_is_warned_of(loop: Any) -> None:
+    data = Staged()
+    with FeedRunner(data, batch_size=8, processes=1) as runner:
+        assert len(list(loop(runner))) == len(list(loop(runner))) == 2
+        data.stage = 2
+        with pytest.warns(FeedWarning, match="stage of Staged was changed between two loops"):
+            assert [batch[0] for batch in loop(runner)] == [1, 1]
+        list(loop(runner))  # is warned of once
+
+
+def test_threads_get_it() -> None:
+    data = Staged()
+    with FeedRunner(data, batch_size=8) as runner:
+        list(runner)
+        data.stage = 2
+        assert [int(batch[0]) for epoch in range(3) for batch in runner][-1] == 2

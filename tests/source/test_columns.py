@@ -162,6 +162,16 @@ def test_tables_of_pyarrow() -> None:
             assert batch["name"].tolist() == [NAMES[n] for n in batch["number"]]
 
 
+def test_missing_values_of_a_dictionary_are_no_last_category() -> None:
+    pa = pytest.importorskip("pyarrow")
+    column = pa.array(["a", "b", None, "a"]).dictionary_encode()
+    with pytest.raises(OptionError, match="column 'name' is dictionary-encoded and has missing"):
+        FeedRunner(pa.table({"name": column, "number": range(4)}), batch_size=2)
+    with FeedRunner(pa.table({"name": column.drop_null(), "n": range(3)}), batch_size=3) as runner:
+        assert [str(one) for one in next(iter(runner))["name"]] == ["a", "b", "a"]
+
+
+
 def test_a_sparse_column_is_refused_with_the_way_out() -> None:
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(SpecError, match=r"source\[1\] is a csr_.*dense.*x\.toarray\(\)"):

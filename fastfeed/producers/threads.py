@@ -178,8 +178,8 @@ class ThreadProducers:
         """Return the next batch or end of epoch, or None at the end. Raise the failure, or Timeout
         after `timeout_s`."""
         produced = self._buffer.take(timeout_s)
-        if produced is not None and produced.sample:
-            refuse_changed(produced.batch, produced.sample, produced.place)
+        if produced is not None and produced.batch is not None and produced.sample:
+            refuse_changed(produced.batch, produced.sample, place=produced.place)
         return produced
 
     @property

@@ -131,7 +131,7 @@ def _column_of(table: Any, name: Any) -> Any:
     column = table[name]
     array = np.asanyarray(column)
     kind = str(getattr(column, "dtype", getattr(column, "type", ""))).lower()
-    if kind.startswith("dictionary") and getattr(column, "null_count", 0):
+    if kind.startswith("dictionary") and bool(getattr(column, "null_count", False)):
         raise OptionError(
             f"column {name!r} is dictionary-encoded and has missing values, which numpy takes for "
             "the last category: fill them, or leave out these rows"

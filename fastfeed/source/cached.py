@@ -25,7 +25,7 @@ from fastfeed.source.indexed import IndexedSource
 from fastfeed.source.mix import Mix
 
 LOG = logging.getLogger("fastfeed")
-# Records that each process makes twice: a transform that changes every fifth is seen by 97 % of them.
+# Records that each process makes twice: 97 % of them see a transform that changes every fifth.
 CHECKED = 16
 Array = np.ndarray[Any, Any]
 

@@ -1,5 +1,5 @@
-"""Refusal of a source that fills one array again and again, or changes in place what its batches are
-views of: in producer threads it would change batches that wait, or are in use."""
+"""Refusal of a source that fills one array again and again, or changes in place what its batches
+are views of: in producer threads it would change batches that wait, or are in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastfeed.errors import SpecError
 Array = np.ndarray[Any, Any]
 Place = tuple[int, tuple[int, ...], tuple[int, ...]]  # address, shape and strides
 LARGEST_NBYTES = 1 << 24  # of what is read of an array: its checksum takes 5 ms
-SAMPLED = (8, 3, 3, 3)  # of the elements along each axis, at most
+SAMPLE_SHAPE = (8, 3, 3, 3)  # of the elements along each axis, at most
 RING = 8  # batches after which a source fills an array again, at most
 
 
@@ -69,13 +69,13 @@ def sample_of(batch: Batch) -> int:
     found = 0
     for leaf in batch.leaves:
         if _is_plain(leaf) and leaf.base is not None:
-            steps = zip(leaf.shape, SAMPLED, strict=False)
+            steps = zip(leaf.shape, SAMPLE_SHAPE, strict=False)
             part = leaf[tuple(slice(None, None, length // most + 1) for length, most in steps)]
             found = zlib.crc32(part.tobytes(), found)
     return found
 
 
-def refuse_changed(batch: Batch, sample: int, place: str) -> None:
+def refuse_changed(batch: Batch, sample: int, *, place: str) -> None:
     """Raise SpecError for a batch that is not what it was when its sample was taken."""
     if sample_of(batch) != sample:
         raise SpecError(

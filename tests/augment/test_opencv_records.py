@@ -121,7 +121,6 @@ def test_the_first_leaf_of_a_dict_is_that_of_its_first_key() -> None:
     np.testing.assert_array_equal(record["depth"], depth)
 
 
-
 def test_photographs_are_what_a_loop_by_hand_makes_of_them() -> None:
     spec = A.Augment([A.Decode(), A.RandomResizedCrop(64), A.Flip()])
     for key, data in enumerate(photographs()):

@@ -235,9 +235,9 @@ def test_random_records_only_on_request() -> None:
     noise = np.random.default_rng()
     with pytest.raises(OptionError, match="another record each time"):
         list(FeedRunner(range(8), transform=lambda n: n + noise.random(), cache="ram", **options))
-    rarely = iter(10 * [False] + [True] + 100 * [False])
-    for function in ({"transform": lambda n: n + next(rarely)}, {"filter": lambda n: next(rarely)}):
-        rarely = iter(10 * [False] + [True] + 100 * [False])
+    for name in ("transform", "filter"):
+        rarely = iter(10 * [0] + [1] + 100 * [0])
+        function = {name: lambda n, draws=rarely: next(draws)}
         with pytest.raises(OptionError, match="another record each time"):
             list(FeedRunner(range(8), cache="ram", **options, **function))
     cache = Cache("ram", random=True)

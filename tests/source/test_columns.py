@@ -171,7 +171,6 @@ def test_missing_values_of_a_dictionary_are_no_last_category() -> None:
         assert [str(one) for one in next(iter(runner))["name"]] == ["a", "b", "a"]
 
 
-
 def test_a_sparse_column_is_refused_with_the_way_out() -> None:
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(SpecError, match=r"source\[1\] is a csr_.*dense.*x\.toarray\(\)"):

@@ -126,8 +126,8 @@ def payload_nbytes(payload: Any) -> int:
 
 
 def own_payload(payload: Any) -> Any:
-    """Return a payload with copies of its arrays: the source may fill them again, before the payload
-    is sent, or before it is sent once more for a worker that died."""
+    """Return a payload with copies of its arrays: the source may fill them again before it is sent,
+    or sent once more for a worker that died."""
     kind = type(payload)
     if kind is dict:
         return dict(zip(payload, map(own_payload, payload.values()), strict=True))

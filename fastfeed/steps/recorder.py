@@ -344,7 +344,7 @@ def _leaf(value: Any, path: str) -> tuple[Leaf, ...]:
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     try:
         dtype = str(getattr(value.dtype, "name", value.dtype)).removeprefix("torch.")
-        return (Leaf(path, dtype, tuple(int(n) for n in value.shape), name),)
+        return (Leaf(path, dtype, tuple(-1 if n is None else int(n) for n in value.shape), name),)
     except Exception:  # an unknown shape, or no array at all
         return () if value is None else (Leaf(path, kind.__name__, (), name),)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fastfeed.steps.recorder import leaves
@@ -24,7 +23,7 @@ def loader_facts(adapter: Any) -> LoaderFacts:
         first = getattr(adapter, "_first_batches", None) or [None]
         return LoaderFacts(leaves(first[0]), *_generator(adapter))
     if kind == "PyDatasetAdapter":
-        specs = leaves_of_spec(adapter._output_signature)
+        specs = leaves(adapter._output_signature)
         return LoaderFacts(specs, *_pydataset(adapter.py_dataset))
     if kind == "TFDatasetAdapter":
         return dataset_facts(adapter._dataset)
@@ -41,32 +40,7 @@ def dataset_facts(dataset: Any) -> LoaderFacts:
     """Return the facts about a dataset of tf.data, which may be None."""
     if dataset is None:
         return LoaderFacts()
-    return LoaderFacts(leaves_of_spec(dataset.element_spec), *_pipeline(dataset))
-
-
-def leaves_of_spec(spec: Any) -> tuple[Leaf, ...]:
-    """Return the tensors of an element of tf.data; an unknown dimension is -1."""
-    found = []
-    for path, value in _walk(spec, "batch"):
-        shape: Any = getattr(value, "shape", None)
-        if getattr(shape, "rank", None) is not None and hasattr(value, "dtype"):
-            sizes = tuple(-1 if size is None else int(size) for size in shape.as_list())
-            found.append(Leaf(path, value.dtype.name, sizes, "tensorflow.Tensor"))
-    return tuple(found)
-
-
-def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a structure, each with its path."""
-    if value is None:
-        return
-    if isinstance(value, Mapping):
-        for key in value:
-            yield from _walk(value[key], f"{path}[{key!r}]")
-    elif isinstance(value, (tuple, list)) and not hasattr(value, "dtype"):
-        for index, one in enumerate(list(value)):
-            yield from _walk(one, f"{path}[{index}]")
-    else:
-        yield path, value
+    return LoaderFacts(leaves(dataset.element_spec), *_pipeline(dataset))
 
 
 def _pipeline(dataset: Any) -> tuple[int | None, str]:

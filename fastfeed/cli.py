@@ -104,7 +104,7 @@ def main() -> None:
 @click.option(
     "--consumer",
     default="mnist",
-    help="Consumer of the batches: mnist (a TF1 session), mnist-keras (Keras), sim:20ms "
+    help="Consumer of the batches: mnist (a TF1 session), mnist-keras, resnet50 (Keras), sim:20ms "
     "(a simulated accelerator) or none.",
 )
 @click.option(

@@ -50,7 +50,7 @@ def size_of(leaf: Any, spec: Augment, *, name: str) -> Size:
         high, wide = pixels_of(leaf, name).shape[:2]
         return high, wide
     header = header_of(encoded_of(leaf, name), decode, name=name)
-    if header.bits > 8 and decode.channels == "gray" and header.format == "PNG":
+    if header.bits > 8 and header.channels == 1 and decode.channels == "gray":
         raise BadImage(
             f"it has {header.bits} bits, of which Decode keeps the upper 8: read its numbers in "
             'transform= and scale them to 8 bits there, or use Decode(channels="rgb")',

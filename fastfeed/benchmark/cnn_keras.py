@@ -41,6 +41,19 @@ def model(
     return network
 
 
+def resnet(input_shape: tuple[int, ...], classes: int = 1000) -> Any:
+    """Return a compiled ResNet-50 (He et al., 2015) from uint8 images (H, W, 3) to class scores,
+    with random weights."""
+    keras = imported_keras()
+    pixels = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(pixels)
+    network = keras.applications.ResNet50(weights=None, classes=classes, classifier_activation=None)
+    model = keras.Model(pixels, network(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss)
+    return model
+
+
 def imported_keras() -> Any:
     """Return Keras. Raise MissingExtra without it."""
     try:

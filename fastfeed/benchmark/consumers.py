@@ -18,7 +18,7 @@ from fastfeed.model.workload import Producers
 from fastfeed.options import AUTO
 from fastfeed.source.indexed import is_indexable
 
-CONSUMER_KINDS = "mnist, mnist-keras, sim:20ms or none"
+CONSUMER_KINDS = "mnist, mnist-keras, resnet50, sim:20ms or none"
 FOR_EVER = 10**9  # epochs
 Options = Mapping[str, Any] | None  # of FeedRunner, beside those that a benchmark varies
 
@@ -43,11 +43,11 @@ def consumer_from(text: str) -> Consumer:
         from fastfeed.benchmark.cnn_session import train_step
 
         return SessionConsumer(text, train_step, True)
-    if text == "mnist-keras":
+    if text in ("mnist-keras", "resnet50"):
         from fastfeed.benchmark.cnn_keras import imported_keras
 
         imported_keras()
-        return Consumer(text, _keras_step, True)
+        return Consumer(text, partial(_keras_step, large=text == "resnet50"), True)
     if text == "none":
         return Consumer(text, lambda batch: lambda _: None)
     if kind == "sim" and rest:
@@ -204,10 +204,11 @@ def images_and_labels(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def _keras_step(batch: Any) -> Callable[[Any], Any]:
-    """Return the training step of the network."""
-    from fastfeed.benchmark.cnn_keras import model
+def _keras_step(batch: Any, *, large: bool) -> Callable[[Any], Any]:
+    """Return the training step of the small network, or of a ResNet-50."""
+    from fastfeed.benchmark.cnn_keras import model, resnet
 
     images, _ = images_and_labels(batch)
-    network = model(images.shape[1:], dtype=str(images.dtype))
+    shape = images.shape[1:]
+    network = resnet(shape) if large else model(shape, dtype=str(images.dtype))
     return lambda pair: network.train_on_batch(*pair)

@@ -47,7 +47,7 @@ class OrderStage(Stage):
         self._granted = (0, 0)  # epochs that the producers may begin, and those waited for
         # held by the feed while a batch and the position move, but not during the wait for an item:
         # another thread may ask for the state meanwhile
-        self.moving = threading.RLock()
+        self.moving = threading.Condition()
         self._starving: Callable[[], bool] = lambda: True
 
     def bind(
@@ -201,11 +201,34 @@ class OrderStage(Stage):
             return produced
 
     def _waited(self) -> ProducedBatch | None:
+        produced: list[ProducedBatch | None] = []
         try:  # an exception of a signal handler may come as soon as the lock is released
             self.moving.release()
-            return self._producers.take(self._options.stall_timeout_s)
+            produced.append(self._producers.take(self._options.stall_timeout_s))
         finally:
-            self.moving.acquire()
+            self._hold(produced)
+        return produced[0]
+
+    def _hold(self, produced: Sequence[ProducedBatch | None]) -> None:
+        """Acquire the lock again, whatever signal handlers raise meanwhile; then raise that."""
+        interruption: BaseException | None = None
+        while True:
+            try:
+                if self._holds():
+                    break
+                self.moving.acquire()
+            except BaseException as error:
+                interruption = error
+        if interruption is not None:
+            self._broken = bool(produced)  # the item is lost
+            raise interruption
+
+    def _holds(self) -> bool:
+        try:
+            self.moving.notify()
+        except RuntimeError:  # of a thread that does not hold the lock
+            return False
+        return True
 
     def _pass_in(self, produced: ProducedBatch | None) -> None:
         if produced is None:

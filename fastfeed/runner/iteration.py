@@ -27,6 +27,7 @@ class Turn:
         # returns the iteration before, while that is referenced; None once this has a batch
         self.older = older
         self.over = False
+        self.begun = False  # True from its first batch on
 
 
 class Turns:
@@ -41,7 +42,8 @@ class Turns:
         self._last: Callable[[], Turn | None] = lambda: None
         self._newest = 0  # the numbers of the last iteration, and of the loop over epochs around it
         self._around = 0
-        self._attributes: dict[str, str] = {}  # of the data set, at the last begin
+        self._attributes: dict[str, Any] = {}  # of the data set, at the last begin,
+        self._shipped: Callable[[], Feed | None] = lambda: None  # of this feed
 
     def begin(self, within: Turn | None = None) -> Turn:
         """Begin an iteration, with its first batch; `within` a loop over epochs, which goes on."""
@@ -49,23 +51,26 @@ class Turns:
         turn = Turn(self._newest + 1, None if goes_on else self._last)
         self._last, self._newest = weakref.ref(turn), turn.number
         self._around = 0 if within is None else within.number
-        if self._stream.options.workers:
-            self._warn_of_changes()
         return turn
 
     def _warn_of_changes(self) -> None:
         """Warn of attributes of the data set that the loop has set: copies in workers keep theirs,
         but where an on_epoch_end changes them."""
-        source, before = self._stream.source, self._attributes
-        plain = vars(source.reader.data) if hasattr(source.reader.data, "__dict__") else {}
-        now = {name: repr(one) for name, one in [*plain.items()] if type(one) in SETTINGS}
-        changed = [name for name in now if now[name] != before.get(name, now[name])]
-        self._attributes = now
+        source, feed = self._stream.source, self._stream.feed
+        before, data = self._attributes, source.reader.data
+        if not self._stream.options.workers or not hasattr(data, "__dict__"):
+            return
+        self._attributes = {k: one for k, one in [*vars(data).items()] if type(one) in SETTINGS}
+        if feed is None or feed is not self._shipped():  # its workers have got the present ones
+            self._shipped = self._shipped if feed is None else weakref.ref(feed)
+            return
+        now = self._attributes
+        changed = [k for k in now if now[k] != before.get(k, now[k]) and now[k] == now[k]]
         if changed and getattr(source, "ends", None) is None:
             warnings.warn(
-                f"{', '.join(changed)} of {type(source.reader.data).__name__} was changed between "
-                "two loops, and the copies in worker processes keep what they have: use threads= "
-                "without processes=, change it in an on_epoch_end, or make a new FeedRunner",
+                f"{', '.join(changed)} of {type(data).__name__} was changed between two loops, and "
+                "the copies in worker processes keep what they have: use threads= without "
+                "processes=, change it in an on_epoch_end, or make a new FeedRunner",
                 FeedWarning,
                 stacklevel=4,
             )
@@ -81,6 +86,9 @@ class Turns:
             batch = take()
             if batch is None or turn.older is not None:
                 self._settle(turn, batch)
+            if not turn.begun:
+                turn.begun = True
+                self._warn_of_changes()
             return batch
         finally:
             self.lock.release()

@@ -113,7 +113,7 @@ class FeedRunner:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self.stop()
+        self._stop(failed=isinstance(error, (Exception, KeyboardInterrupt)))
 
     def get_inputs(self, *, shapes: Any = None) -> Any:
         """Return symbolic tensors with the structure of the batches, in the default graph of
@@ -192,12 +192,16 @@ class FeedRunner:
     def stop(self) -> None:
         """End every thread and process within two seconds; batches requested afterwards raise
         FeedStopped. May be repeated."""
+        self._stop(failed=sys.exc_info()[1] is not None)
+
+    def _stop(self, *, failed: bool) -> None:
+        """Do so; `failed`: the step may have failed on the last batch."""
         first = self._stream.begin_stop()
         deadline = time.perf_counter() + (PRODUCERS_JOIN_S if first else 0)
         if self._sink is not None:
             self._sink.stop(deadline)
         self._stream.stop_followers()
-        join_s, failed = max(0.0, deadline - time.perf_counter()), sys.exc_info()[1] is not None
+        join_s = max(0.0, deadline - time.perf_counter())
         ended = self._feed is None or self._feed.stop(join_s, failed=failed)
         self._stream.unwatch()
         if ended:

@@ -134,7 +134,7 @@ class CachedRecords:
         cache must not hold."""
         record = self._maker(index)
         leaves = None if record is FILTERED else self._arrays(record, index)
-        if not self._cache.random:
+        if self._unchecked and not self._cache.random:
             again = self._maker(index)
             if not _same(leaves, None if again is FILTERED else self._arrays(again, index)):
                 raise OptionError(

@@ -1,8 +1,9 @@
-"""Refusal of records that change after they came: of one object that is filled again for each of
-them, and of those of a list that a transform changes in place."""
+"""Refusal of records that change after they came, of one object that is filled again for each of
+them; and a warning of those of a list that a transform changes in place."""
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from fastfeed.core.structure import leaves_of, structure_of
-from fastfeed.errors import SpecError
+from fastfeed.errors import FeedWarning, SpecError
+from fastfeed.source.reused_memory import arrays_in
 from fastfeed.source.stream_comparison import COMPARED_ELEMENTS
 
 PLAIN_LEAVES = (np.ndarray, np.generic, bool, int, float, complex, str, bytes)
@@ -26,18 +28,21 @@ class RecordWatch:
         self._held: tuple[Any, int | None] = (None, None)
 
     def hold(self, record: Any) -> None:
-        """Note a record that the source keeps, before a transform gets it."""
+        """Note the arrays of a record that the source keeps, before a transform gets it."""
         if len(self._first) < FIRST_RECORDS:
-            self._held = record, _digest(record)
+            arrays = [one for one in arrays_in(record) if type(one) is np.ndarray]
+            self._held = arrays, _digest(arrays)
 
     def add(self, record: Any, place: str) -> None:
         """Raise SpecError if a record before has changed meanwhile."""
         if len(self._first) == FIRST_RECORDS:
             return
         if _has_changed(*self._held):
-            raise SpecError(
+            warnings.warn(
                 f"{place}: transform= changes the record in place, which the source holds, so that "
-                "the next epoch would get it changed: let it change a copy, such as array.copy()"
+                "the next epoch gets it changed: let it change a copy, such as array.copy()",
+                FeedWarning,
+                stacklevel=2,
             )
         for before in self._first:
             if _has_changed(*before):

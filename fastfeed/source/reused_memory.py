@@ -3,21 +3,22 @@ are views of: in producer threads it would change batches that wait, or are in u
 
 from __future__ import annotations
 
+import operator
 import weakref
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from fastfeed.core.batch import Batch
-from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.errors import SpecError
 
 Array = np.ndarray[Any, Any]
 Place = tuple[int, tuple[int, ...], tuple[int, ...]]  # address, shape and strides
 LARGEST_NBYTES = 1 << 24  # of what is read of an array: its checksum takes 5 ms
-SAMPLE_SHAPE = (8, 3, 3, 3)  # of the elements along each axis, at most
+SAMPLE_ROWS = 8  # of a batch, that its sample has, at most
+NBYTES = operator.attrgetter("nbytes")
 RING = 8  # batches after which a source fills an array again, at most
 
 
@@ -25,7 +26,9 @@ class ReusedMemory:
     """The arrays of some batches of one producer: some are compared with those after them, the less
     often the more there were."""
 
-    def __init__(self) -> None:
+    def __init__(self, lasts: Callable[[Array], weakref.ref[Array]] | None = None) -> None:
+        """`lasts` returns what lives for as long as anybody uses an array; None: its memory."""
+        self._lasts = lasts or _owner_of
         self._number, self._next = 0, 1  # of batches, and of that which is remembered next
         # what owns the memory, and a checksum
         self._seen: dict[Place, tuple[weakref.ref[Array], int]] = {}
@@ -46,7 +49,7 @@ class ReusedMemory:
                 )
         if self._number == self._next:
             self._next *= 2
-            self._seen = {_place(one): (_owner_of(one), _checksum(one)) for one in known}
+            self._seen = {_place(one): (self._lasts(one), _checksum(one)) for one in known}
         elif not self._looks:
             self._seen = {}
 
@@ -56,23 +59,28 @@ class ReusedMemory:
         return self._number == self._next or self._number <= self._next // 2 + RING
 
 
-def arrays_in(value: Any) -> list[Any]:
-    """Return the leaves of a value, as far as it can be read."""
-    try:
-        return leaves_of(structure_of(value), value) or [value]
-    except Exception:  # of the user's classes
-        return []
+def arrays_in(value: Any) -> Iterator[Any]:
+    """Yield the leaves of a value, as far as it is plain."""
+    if type(value) in (tuple, list, dict):
+        for part in value.values() if type(value) is dict else value:
+            yield from arrays_in(part)
+    else:
+        yield value
 
 
 def sample_of(batch: Batch) -> int:
-    """Return a checksum of some elements of the arrays that are views of others; 0 if none is."""
-    found = 0
-    for leaf in batch.leaves:
-        if _is_plain(leaf) and leaf.base is not None:
-            steps = zip(leaf.shape, SAMPLE_SHAPE, strict=False)
-            part = leaf[tuple(slice(None, None, length // most + 1) for length, most in steps)]
-            found = zlib.crc32(part.tobytes(), found)
-    return found
+    """Return a checksum of some elements of the largest array that is a view of another; 0 if none
+    is."""
+    views = [leaf for leaf in batch.leaves if type(leaf) is np.ndarray and leaf.base is not None]
+    leaf = max(views, key=NBYTES, default=None)
+    if leaf is None or not _is_plain(leaf):
+        return 0
+    if leaf.ndim > 1 and leaf.flags.c_contiguous:  # of some rows, not their first elements
+        leaf = leaf.reshape(len(leaf), -1)
+        part = leaf[:: len(leaf) // SAMPLE_ROWS + 1, leaf.shape[1] // 18 :: leaf.shape[1] // 9 + 1]
+    else:
+        part = leaf[tuple(slice(None, None, size // SAMPLE_ROWS + 1) for size in leaf.shape)]
+    return zlib.crc32(part.tobytes())
 
 
 def refuse_changed(batch: Batch, sample: int, *, place: str) -> None:

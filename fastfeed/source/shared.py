@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -39,7 +40,7 @@ class SharedSource(TicketedSource):
         # another thread may fill again what one works on
         threads = options.threads > 1 or "threads" in options.tuned
         shares = threads and not options.workers and not self._chunk
-        self._memory = ReusedMemory() if shares else None
+        self._memory = ReusedMemory(weakref.ref) if shares else None
         refuse_options(options, names=("sampler",), kind="an iterable")
         if (options.epochs or 1) > 1 and not self.repeatable:
             raise OptionError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,6 +84,15 @@ def test_an_attribute_that_copies_do_not_get_is_warned_of(loop: Any) -> None:
         with pytest.warns(FeedWarning, match="stage of Staged was changed between two loops"):
             assert [batch[0] for batch in loop(runner)] == [1, 1]
         list(loop(runner))  # is warned of once
+
+
+def test_new_workers_get_it() -> None:
+    data = Staged()
+    with FeedRunner(data, batch_size=4, processes=1) as runner:
+        batches = runner.torch() if importlib.util.find_spec("torch") else runner.jax()
+        next(iter(batches))
+        data.stage = 2
+        assert [int(batch[0]) for batch in batches] == [2, 2, 2, 2]
 
 
 def test_threads_get_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,6 +96,25 @@ def test_an_iterable_that_several_threads_read_is_refused() -> None:
         pytest.raises(SpecError, match="memory of an earlier batch"),
     ):
         list(runner)
+
+
+class Pool:
+    """An iterable of the memory of batches that nobody uses any more."""
+
+    def __iter__(self) -> Iterator[Any]:
+        memory, free = np.empty((9, 8, 4)), deque(range(9))
+        for number in range(COUNT):
+            at = free.popleft()
+            batch = memory[at]
+            batch[:] = number
+            weakref.finalize(batch, free.append, at)
+            yield batch
+            del batch
+
+
+def test_memory_that_nobody_uses_may_be_filled_by_several_threads() -> None:
+    with FeedRunner(Pool(), transform=lambda batch: batch * 2, threads=2) as runner:
+        assert [int(x[0, 0]) for x in runner] == list(range(0, 2 * COUNT, 2))
 
 
 @pytest.mark.parametrize("options", [{"processes": 1}, {"processes": 2}, {}], ids=str)

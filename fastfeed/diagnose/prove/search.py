@@ -49,6 +49,7 @@ class Candidate:
     since: int = 0
     runs: int = 0
     gain: Gain | None = None
+    overall: float = 0.0  # what it is at least beside all runs of the base
     alone: Gain | None = None  # of the script as it was first
     why: str = ""
     same: Sameness = UNCOMPARED
@@ -71,7 +72,9 @@ class Candidate:
     def gains(self) -> bool:
         """True if the runs that count for it are such a gain, beside all that were looked at."""
         gain = self.gain
-        return bool(self.paces) and self.promises and gain is not None and gain.least > 1.0
+        if not self.paces or not self.promises or gain is None:
+            return False
+        return gain.least > 1.0 and self.overall > 1.0
 
     def tried(self) -> Tried:
         """Return what became of it."""
@@ -143,15 +146,6 @@ class Search:
         except StateError as error:  # a run has changed files of the user's: what is proven stays
             self.failed = "" if self.original else str(error)
             self._leave(str(error))
-        finally:
-            self._withdraw()
-
-    def _withdraw(self) -> None:
-        """Keep nothing where all runs of the original and of the result, together, show no gain."""
-        if self.kept and self.total()[1][0] <= 1.0:
-            for one in self.kept:
-                one.kept, one.why = False, NOT_CONFIRMED
-            self.kept, self.edits, self.base = [], (), self.original
 
     def _leave(self, why: str) -> None:
         """Note why those of which nothing is known are not tried."""
@@ -264,6 +258,7 @@ class Search:
         spread = spread_of([rates for rates in groups if rates])
         looks = max(1, self._looks)
         one.gain = gain_of(base[one.since :], after, spread=spread, looks=looks)
+        one.overall = gain_of(base, after, spread=spread_of([base, after])).interval[0]
         if not self.kept:
             one.alone = one.gain
         return one.gain

@@ -29,6 +29,7 @@ INLINE_NBYTES = 2**15
 REQUEST_AHEAD_S = 0.01
 MAX_REQUEST = 64
 ITEM_POLL_MS = 1000
+PLAIN_PARTS = {bool, int, float, complex, str, bytes, type(None)}
 
 
 class WorkItem(NamedTuple):
@@ -132,13 +133,15 @@ def own_payload(payload: Any) -> Any:
     if kind is dict:
         return dict(zip(payload, map(own_payload, payload.values()), strict=True))
     if kind in (list, tuple):
-        plain = all(type(part) in (int, float, str, bytes) for part in payload)
-        return kind(payload if plain else map(own_payload, payload))
+        return kind(
+            payload if set(map(type, payload)) <= PLAIN_PARTS else map(own_payload, payload)
+        )
     if isinstance(payload, tuple) and hasattr(payload, "_make"):
         return payload._make(map(own_payload, payload))
     if kind is bytearray or kind is np.ndarray:
         return payload.copy()
-    return payload.clone() if kind.__module__ == "torch" else payload
+    is_tensor = kind.__module__ == "torch" and kind.__name__ == "Tensor"
+    return payload.clone() if is_tensor else payload
 
 
 def receive_request(work: socket.socket) -> int:

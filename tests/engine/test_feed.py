@@ -5,14 +5,24 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fastfeed import FeedError, FeedRunner, FeedTimeout, ProducerError, Shuffle, Snapshot
+from fastfeed import (
+    FeedError,
+    FeedRunner,
+    FeedStopped,
+    FeedTimeout,
+    ProducerError,
+    Shuffle,
+    Snapshot,
+)
 from fastfeed.core.stats import StageRow, copy, total
 from fastfeed.engine import feed as feed_module
 from fastfeed.producers.reorder import BoundedBuffer
@@ -287,12 +297,18 @@ def test_busy_time_is_accounted_to_the_producer_that_spent_it(
     )
 
 
+def taken(runner: FeedRunner) -> None:
+    """Take batches until the runner is stopped."""
+    with suppress(FeedStopped):
+        deque(runner, maxlen=0)
+
+
 @pytest.mark.filterwarnings("ignore:the state is")
 @pytest.mark.parametrize("shuffle", [False, Shuffle(24, 8)])
 def test_a_state_is_whole_also_while_another_thread_takes(shuffle: Any) -> None:
     """As a checkpoint beside `dataset()`, which takes batches in a thread of TensorFlow."""
     options = {"batch_size": 6, "shuffle": shuffle, "seed": 3}
-    rows = [[(n, m) for m in range(4)] for n in range(400)]
+    rows = [[(n, m) for m in range(4)] for n in range(2000)]
 
     def source() -> Iterator[Any]:
         yield from (np.array(item) for item in rows)
@@ -302,14 +318,15 @@ def test_a_state_is_whole_also_while_another_thread_takes(shuffle: Any) -> None:
     states: list[Any] = []
     before = sys.getswitchinterval()
     with FeedRunner(source, records=False, **options) as runner:
-        loop = threading.Thread(target=lambda: list(runner))
+        loop = threading.Thread(target=taken, args=(runner,))
         sys.setswitchinterval(1e-6)
         try:
             loop.start()
-            while loop.is_alive():
+            while loop.is_alive() and len(states) < 200:
                 states.append(runner.state())
         finally:
             sys.setswitchinterval(before)
+            runner.stop()
             loop.join()
     assert len(states) > 8
     for state in states[:: len(states) // 16 + 1]:

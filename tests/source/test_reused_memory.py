@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, SpecError
+from fastfeed.core.structure import leaves_of, structure_of
+from fastfeed.producers.process.work_socket import own_payload
 from fastfeed.source.reused_memory import RING, ReusedMemory
 from tests.helpers.dying import until
 
@@ -96,6 +99,50 @@ def test_an_iterable_that_several_threads_read_is_refused() -> None:
         pytest.raises(SpecError, match="memory of an earlier batch"),
     ):
         list(runner)
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclass(frozen=True)
+class Sample:
+    x: Any
+    y: Any
+
+
+CONTAINERS: dict[str, Callable[[Any, Any], Any]] = {
+    "tuple": lambda x, y: (x, y),
+    "list": lambda x, y: [[x, 1], y],
+    "dict": lambda x, y: {"x": x, "y": y},
+    "ordered": lambda x, y: OrderedDict(y=y, x=[x]),
+    "named": Pair,
+    "dataclass": Sample,
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_what_is_sent_to_workers_holds_no_array_that_the_source_fills(name: str) -> None:
+    x = np.zeros(3)
+    payload = CONTAINERS[name](x, "text")
+    sent = own_payload(payload)
+    x[:] = 1
+    assert type(sent) is type(payload)
+    (array,) = [one for one in arrays_in_all(sent) if isinstance(one, np.ndarray)]
+    assert not array.any()
+
+
+def arrays_in_all(value: Any) -> Any:
+    return leaves_of(structure_of(value), value)
+
+
+def test_what_has_no_arrays_is_sent_as_it_is() -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros(2)
+    sent = own_payload((tensor, tensor.shape, tensor.dtype, object))
+    tensor += 1
+    assert sent[1:] == ((2,), torch.float32, object) and not sent[0].any()
 
 
 class Pool:

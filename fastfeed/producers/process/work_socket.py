@@ -9,10 +9,12 @@ import select
 import socket
 import struct
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastfeed.core.structure import fields_of
 from fastfeed.producers.inbox import Inbox
 from fastfeed.producers.process.ship import pack, unpack_from
 from fastfeed.ring.memory import Segment, receive
@@ -130,18 +132,28 @@ def own_payload(payload: Any) -> Any:
     """Return a payload with copies of its arrays: the source may fill them again before it is sent,
     or sent once more for a worker that died."""
     kind = type(payload)
-    if kind is dict:
-        return dict(zip(payload, map(own_payload, payload.values()), strict=True))
+    if kind in PLAIN_PARTS:
+        return payload
     if kind in (list, tuple):
         return kind(
             payload if set(map(type, payload)) <= PLAIN_PARTS else map(own_payload, payload)
         )
-    if isinstance(payload, tuple) and hasattr(payload, "_make"):
-        return payload._make(map(own_payload, payload))
     if kind is bytearray or kind is np.ndarray:
         return payload.copy()
-    is_tensor = kind.__module__ == "torch" and kind.__name__ == "Tensor"
-    return payload.clone() if is_tensor else payload
+    if kind.__module__ == "torch" and kind.__name__ == "Tensor":
+        return payload.clone()
+    if isinstance(payload, dict):
+        found = copy(payload)
+        found.update((key, own_payload(part)) for key, part in payload.items())
+        return found
+    names = fields_of(kind)
+    parts = [own_payload(getattr(payload, name)) for name in names]
+    if not names or isinstance(payload, tuple):
+        return payload._make(parts) if names else payload
+    found = copy(payload)
+    for name, part in zip(names, parts, strict=True):
+        object.__setattr__(found, name, part)  # it may be frozen
+    return found
 
 
 def receive_request(work: socket.socket) -> int:

@@ -39,12 +39,7 @@ def free_memory_nbytes(root: Path = ROOT, own: str | None = None) -> int:
     """
     free = int(psutil.virtual_memory().available)
     for folder in memory_groups(root, own):
-        limits = [
-            _number(folder, "memory.max", "memory.limit_in_bytes"),
-            _number(folder, "memory.high"),
-        ]
-        bound = min((limit for limit in limits if limit is not None), default=UNLIMITED)
-        used = used_memory_nbytes(folder)
+        bound, used = _most_memory(folder), used_memory_nbytes(folder)
         if bound < UNLIMITED and used is not None:
             free = min(free, bound - used)
     return max(free, MIN_FREE_NBYTES)
@@ -62,13 +57,21 @@ def used_memory_nbytes(folder: Path) -> int | None:
 
 
 def nearly_full(share: float, root: Path = ROOT, *, own: str | None = None) -> bool:
-    """Return True if less than a `share` is left up to memory.high of a control group."""
+    """Return True if less than a `share` of what a control group may use is left."""
     for folder in memory_groups(root, own):
-        high = _number(folder, "memory.high")
-        used = used_memory_nbytes(folder) if high is not None else None
-        if high is not None and used is not None and used > high * (1 - share):
+        most, used = _most_memory(folder), used_memory_nbytes(folder)
+        if most < UNLIMITED and used is not None and used > most * (1 - share):
             return True
     return False
+
+
+def _most_memory(folder: Path) -> int:
+    """Return the bytes above which a control group is held up, or killed."""
+    limits = [
+        _number(folder, "memory.max", "memory.limit_in_bytes"),
+        _number(folder, "memory.high"),
+    ]
+    return min((limit for limit in limits if limit is not None), default=UNLIMITED)
 
 
 def memory_stalls_s(root: Path = ROOT, own: str | None = None) -> float | None:
@@ -86,6 +89,13 @@ def cores() -> int:
     """Return the cores that this process may use, by its affinity and its control groups."""
     count, allowed = usable_cores(), quota()
     return count if allowed is None else max(1, min(count, math.ceil(allowed)))
+
+
+def cores_of_rank() -> int:
+    """Return the cores that this process may use beside the other ranks of its job on this machine,
+    which share them unless each is bound to its own."""
+    bound = usable_cores() < (os.cpu_count() or 1)
+    return cores() if bound else max(1, cores() // local_ranks())
 
 
 def quota(root: Path = ROOT, own: str | None = None) -> float | None:

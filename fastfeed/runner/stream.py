@@ -300,6 +300,7 @@ class Stream:
             from fastfeed.tune.profile import chosen
 
             self.options, decision = chosen(self._given, self.source, options=self.options)
+            self._lead()
             self._decided = (*self._decided, decision)
             LOG.info("%s", decision)
 
@@ -401,11 +402,13 @@ class Stream:
         if self.feed is not None:
             self.feed.resize(uncached(options))
         self.options = options
+        self._lead()
+
+    def _lead(self) -> None:
+        """Tell the streams that share the workers how many there are."""
+        workers = self.options.processes, self.options.remote_producers
         for follower in self.living_followers():
-            if options.workers:
-                follower.options = follower.options.with_workers(
-                    options.processes, options.remote_producers
-                )
+            follower.options = follower.options.with_workers(*workers)
 
     def _start_with(self, workers: SharedWorkers) -> None:
         """Make a feed for the workers of the leader, before they start. After a restart it

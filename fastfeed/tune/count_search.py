@@ -73,18 +73,21 @@ class Comparison(NamedTuple):
 
 class CountSearch:
     """Search that starts at `count`. Measure a window with `wanted` producers and `add` it, until
-    `over`; then `wanted` is the least number that is as fast as any, or the best of `tries`.
+    `over`; then `wanted` is the least number that is as fast as any, or the best of `tries`, of
+    which the first is a number of `fewer`.
 
     It assumes that the rate rises up to some number, and then stays or falls.
     """
 
-    def __init__(self, count: int, *, tries: float = math.inf) -> None:
+    def __init__(self, count: int, *, tries: float = math.inf, fewer: bool = False) -> None:
         self.count = self.wanted = count
         self._tries = tries
+        self._fewer_first = fewer
         # A try beside a number that was found is short, and is kept for its rate only.
         self.thorough = tries == math.inf
         self.over = not tries
         self._rival: int | None = None  # number that is hard to tell from the kept one
+        self._again: set[int] = set()  # numbers whose first window was in doubt
         self._known: dict[int, list[TrainingWindow]] = {}
 
     def add(self, window: TrainingWindow, *, most: int) -> Comparison | None:
@@ -147,15 +150,33 @@ class CountSearch:
         found = self._rival
         if found is None and self._tries > 0:
             found = self._next(self.of(self.count), most)
+        if found is None and self.thorough and self._doubts():
+            return
         self.over = found is None
         self.wanted = found or self.count
+
+    def _doubts(self) -> bool:
+        """Return True if the number below is to be measured again, after the kept one: its only
+        window says that each producer was slower than beside more others, so that something else
+        took the cores for a while."""
+        now, below = self.of(self.count), max((n for n in self._known if n < self.count), default=0)
+        if not (now.waits and below) or below in self._again:
+            return False
+        then = self.of(below)
+        faster = math.log(now.rate / now.producers) - math.log(then.rate / below)
+        if faster <= CLEAR * math.hypot(now.error, then.error):
+            return False
+        self._again.add(below)
+        self._known[below] = []
+        self._rival, self.wanted = below, self.count
+        return True
 
     def _next(self, now: TrainingWindow, most: int) -> int | None:
         count, known = now.producers, self._known
         above = min((n for n in known if n > count), default=None)
         below = max((n for n in known if n < count), default=0)
         fewer = self._fewer(now, below)
-        if not now.waits:
+        if not now.waits or (self._fewer_first and fewer and len(known) == 1):
             return fewer
         if above is None:
             growth = min(MAX_GROWTH, SPARE / max(1e-9, 1 - now.starvation))

@@ -15,7 +15,8 @@ SEARCH_AGAIN_S = 60.0  # before another number is tried while steps wait; double
 CHANGES_AT_ONCE = 2.0  # of a number that was found; then one in CHANGE_S, doubled if in vain
 FIRST_CHANGES = 16  # after which the first search ends with what it knows
 HELD_S = 30.0  # for which a limit that was too low counts as what it was
-MOST_OWED = 2.0  # by a search that goes on
+MOST_OWED = 3.0  # by a search that goes on
+ANOTHER = 1.5  # times the rate, or less by as much: another training, which waits for no debts
 CHANGE_S, LONGEST_CHANGE_S = 60.0, 480.0
 MAX_HISTORY = 200  # decisions that are remembered
 NOTHING_YET = Snapshot(0.0, StageRow(), StageRow(), 0, 0, ())
@@ -43,6 +44,11 @@ class ChangeBudget:
         """Count a change; a search that has begun may owe some."""
         self._fill(now_s)
         self._level -= 1
+
+    def forgive(self, now_s: float) -> None:
+        """Let the next search begin within a minute or two, whatever the last ones found."""
+        self._fill(now_s)
+        self._level, self._each_s = max(self._level, -1.0), CHANGE_S
 
     def note(self, gained: bool) -> None:
         """Note what a search has found: those that find nothing become rare."""
@@ -115,16 +121,20 @@ class CountTuner:
         if self._begin_s is None:
             self._begin_s = now_s
         before, first = self._search.wanted, self._begun_with is None and self.searches
+        forced = False
         most, why = self._limits(now, before)
         if now_s < self._held_s + HELD_S:
             most = min(most, self._held)
         if before > most:
             self._reduce(most, why)
+            forced = True  # it is no change that a search may save
         elif self._unlimited and self._search.over and self._may_return(most):
             self._have(self._unlimited, why=f"{self._limit} allows it again")
             self._unlimited = 0
+            self._budget.spend(now_s)  # it may be taken back
         elif measures and not now.consumed.batches:
-            self._wait_for_first(most)
+            if self._begun_with is None:  # a later feed may begin as slowly with what was found
+                self._wait_for_first(most)
         elif measures and (window := self._meter.look(now, self._decides)) is not None:
             if self._search.over:
                 self._watch(window)
@@ -132,7 +142,7 @@ class CountTuner:
                 self._add(window, most)
         if self._search.wanted != before:
             self._changes += first
-            if not first:
+            if not (first or forced):
                 self._budget.spend(now_s)
         return self._search.wanted
 
@@ -184,6 +194,8 @@ class CountTuner:
         odd = _difference(known, window)
         self._odd_windows = self._odd_windows + 1 if odd and odd == self._odd else bool(odd)
         self._odd = odd
+        if self._odd_windows > 1 and abs(math.log(window.rate / known.rate)) > math.log(ANOTHER):
+            self._budget.forgive(self._now_s)
         if not self._budget.has(self._now_s):
             return
         if self._odd_windows > 1:
@@ -191,7 +203,8 @@ class CountTuner:
             self._begin_search(window.producers)
         elif window.waits and self._now_s >= self._retry_s:
             self._retries += 1
-            self._begin_search(window.producers, tries=1)
+            fewer = self._retries % 2 == 0
+            self._begin_search(window.producers, tries=1, fewer=fewer)
 
     def _reduce(self, most: int, why: str) -> None:
         """Have no more than a limit allows. A search goes on below it."""
@@ -215,8 +228,8 @@ class CountTuner:
         self._search = CountSearch(count, tries=0)
         self._watch_from(None)
 
-    def _begin_search(self, count: int, *, tries: float = math.inf) -> None:
-        self._search = CountSearch(count, tries=tries)
+    def _begin_search(self, count: int, *, tries: float = math.inf, fewer: bool = False) -> None:
+        self._search = CountSearch(count, tries=tries, fewer=fewer)
         self._meter.begin(count, self._now)
 
     def _decide(self, before: int, after: int, *, why: str, kept: bool = True) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from fastfeed.core.machine import (
     WORKER_NBYTES,
-    cores,
+    cores_of_rank,
     memory_stalls_s,
     nearly_full,
     private_nbytes,
@@ -53,6 +53,10 @@ class ProducerLimits:
         self._pressed_at = 0
         self._work: deque[tuple[float, float]] = deque(maxlen=int(LATELY_S / SYSTEM_POLL_S))
 
+    def begin_feed(self) -> None:
+        """Go on with another feed, whose counters begin at 0."""
+        self._work.clear()
+
     def refuse(self, count: int) -> None:
         """Note that the system could not start more than `count`, for now."""
         self._started, self._refused_s = count, time.monotonic()
@@ -84,7 +88,7 @@ class ProducerLimits:
         batches, known = now.consumed.batches, self._in_memory < math.inf
         old = count != self._counted or now_s - self._counted_s >= ROOM_POLL_S
         if old:
-            self._system, self._cores = self._fits(count), cores()
+            self._system, self._cores = self._fits(count), cores_of_rank()
             self._counted, self._counted_s = count, now_s
         if batches and (old or not known):
             each = now.consumed.nbytes // batches
@@ -94,10 +98,7 @@ class ProducerLimits:
         self._stalls_s = stalls_s
         if pressed or nearly_full(NEARLY_FULL):
             self._pressed_s, self._pressed_at = time.monotonic(), max(1, count - max(1, count // 4))
-        work = (now.produced.cpu_s, now.produced.busy_s)
-        if self._work and work[1] < self._work[-1][1]:
-            self._work.clear()  # another feed
-        self._work.append(work)
+        self._work.append((now.produced.cpu_s, now.produced.busy_s))
 
     def _core_share(self) -> float:
         """Return how much of a core a producer that works has used lately; 0 if unknown."""
@@ -113,6 +114,15 @@ class ProducerLimits:
             return threads_that_fit(1, count)
         used = [private_nbytes(pid) for pid in self._pids()]
         return workers_that_fit(count, nbytes=max([WORKER_NBYTES, *used]))
+
+
+def fitting(options: FeedOptions, nbytes: int, *, knob: str) -> int:
+    """Return how many producers `knob` a feed that begins, with batches of `nbytes`, has room
+    for."""
+    found: list[float] = [most_in_memory(options, nbytes, knob=knob)] * bool(nbytes)
+    found += [threads_that_fit(1)[0]] * (knob == "threads")
+    found += [workers_that_fit()[0]] * (knob == "processes")
+    return max(1, int(min(found, default=math.inf)))
 
 
 def most_in_memory(options: FeedOptions, nbytes: int, *, knob: str) -> int:

@@ -25,6 +25,7 @@ from fastfeed.model.workload import (
 from fastfeed.options import Auto, FeedOptions, options_from
 from fastfeed.probes.lock import LockProbe
 from fastfeed.source import CallableSource, Source, source_from
+from fastfeed.tune.limits import fitting
 
 PROFILE_LIMIT_S = 2.0
 ENOUGH_BATCHES, ENOUGH_S = 30, 0.5  # from which a batch is known well enough
@@ -35,7 +36,7 @@ BETTER = 1.1  # rate of processes, as a factor of that of threads, that is worth
 @dataclass(frozen=True)
 class FeedProfile:
     """Seconds that one producer takes for a batch: by stage, on a core, and with the interpreter
-    lock. `step_s`: seconds of the training's step, 0 if unknown."""
+    lock. `step_s`: seconds of the training's step, `nbytes`: of a batch; 0 if unknown."""
 
     batches: int
     stages: dict[str, float]
@@ -43,6 +44,7 @@ class FeedProfile:
     lock_s: float
     cores: int
     step_s: float = 0.0
+    nbytes: int = 0
 
     @property
     def batch_s(self) -> float:
@@ -141,14 +143,15 @@ def profiled(
         if limit_s < seconds:
             raise
     finally:
-        made = feed.snapshot().produced
+        seen = feed.snapshot()
+        made, nbytes = seen.produced, seen.consumed.nbytes // max(1, taken - 1)
         probe.stop()
         feed.stop()  # the next feed may not run beside it
         probe.thread.join()
     if not made.batches:  # the first one takes longer
         took_s = time.perf_counter() - begin_s
         made = StageRow(read_s=took_s, cpu_s=time.process_time() - begin_cpu_s)
-    return _profile_of(made, probe.late_share, step_s=step_s)
+    return replace(_profile_of(made, probe.late_share, step_s=step_s), nbytes=nbytes)
 
 
 def _profile_of(made: StageRow, held: float, *, step_s: float) -> FeedProfile:
@@ -168,19 +171,20 @@ def chosen(given: Any, source: Source, *, options: FeedOptions) -> tuple[FeedOpt
     """Return options without "auto" for what cannot change while a feed runs, the kind of producers
     and the streams of a callable, and the decision. Raise what `profile` raises."""
     knobs = options.tuned
-    knob, count, why = knobs[0], 1, "an iterator cannot be read twice to see what a batch costs"
+    knob, count, nbytes = knobs[0], 1, 0
+    why = "an iterator cannot be read twice to see what a batch costs"
     if source.repeatable:
         found = profiled(given, options)
         best = found.choice if len(knobs) > 1 else found.best(processes=knob != "threads")
         if best.processes and "processes" in knobs and _can_be_sent(source, options):
             knob = "processes"
-        count, why = best.count, found.why
+        count, nbytes, why = best.count, found.nbytes, found.why
     number: int
     if source.ordered:
         number = Auto(1)
     else:
         own = isinstance(source, CallableSource) and source.takes_worker
-        number = count if own else 1
+        number = min(count, fitting(options, nbytes, knob=knob)) if own else 1
         why += ". It stays: " + ("each producer has its stream" if own else "there is one stream")
     decision = Decision(0.0, knob, 1, int(number), True, why)
     if knob == "producers":

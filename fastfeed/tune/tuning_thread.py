@@ -99,7 +99,7 @@ class TuningThread:
                 self._look(stream)
                 del stream
         except Exception as error:
-            LOG.warning("%s= stays what it is from now on: %s", self.knob, error)
+            LOG.warning("%s= stays what it is from now on: %s", self.knob, error, exc_info=True)
         finally:
             self._ended = True
 
@@ -115,6 +115,7 @@ class TuningThread:
             return
         if self._feed is None or self._feed() is not feed:
             self._tuner.begin_feed()
+            self._limits.begin_feed()
             self._feed = weakref.ref(feed)
         now_s = time.perf_counter() - self._begin_s
         measures = now_s >= self._changed_s + START_LIMIT_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import psutil
@@ -221,6 +222,30 @@ def test_memory_up_to_the_soft_limit_is_free(tmp_path: Path) -> None:
     assert free_memory_nbytes(tmp_path, "0::/job\n") == GB
     assert machine_limits.nearly_full(0.25, tmp_path, own="0::/job\n")
     assert not machine_limits.nearly_full(0.05, tmp_path, own="0::/job\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "root", "own"), [(V2, "", "0::/job\n"), (V1, "memory", "4:memory:/job\n")]
+)
+def test_a_group_that_is_killed_at_its_limit_is_nearly_full(
+    tmp_path: Path, kind: dict[str, str], root: str, own: str
+) -> None:
+    group(tmp_path / root / "job", kind, 8 * GB, 7 * GB)
+    assert machine_limits.nearly_full(0.25, tmp_path, own=own)
+    assert not machine_limits.nearly_full(0.05, tmp_path, own=own)
+
+
+def test_ranks_share_the_cores_unless_they_are_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_limits, "quota", lambda: None)
+    monkeypatch.setattr(machine_limits, "usable_cores", lambda: 16)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    for name in machine_limits.LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+    assert machine_limits.cores_of_rank() == 16
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert machine_limits.cores_of_rank() == 2
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    assert machine_limits.cores_of_rank() == 16
 
 
 def test_stalls_are_those_of_the_own_group(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import logging
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -27,7 +28,7 @@ from fastfeed.options import FeedOptions
 from fastfeed.producers.process.workers import share_of_worker
 from fastfeed.ring.layout import slot_nbytes
 from fastfeed.tune import limits
-from fastfeed.tune.count_tuner import CountTuner
+from fastfeed.tune.count_tuner import NOTHING_YET, CountTuner
 from fastfeed.tune.limits import ProducerLimits
 from fastfeed.tune.profile import FeedProfile, _profile_of
 from tests.helpers.dying import until
@@ -349,7 +350,7 @@ def snapshot_of(runner: FeedRunner) -> Snapshot:
 
 
 def test_memory_bounds_the_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "cores", lambda: 1000)
+    monkeypatch.setattr(limits, "cores_of_rank", lambda: 1000)
     records = np.zeros((100, 1000))
     with FeedRunner(records, batch_size=10, memory=400_000, threads=1) as runner:
         found = ProducerLimits("threads", runner.options).most(snapshot_of(runner), 1)
@@ -385,7 +386,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(limits, "time", found)
     monkeypatch.setattr(limits, "memory_stalls_s", lambda: found.stalls_s)
     monkeypatch.setattr(limits, "nearly_full", lambda share: found.full)
-    monkeypatch.setattr(limits, "cores", lambda: 1000)
+    monkeypatch.setattr(limits, "cores_of_rank", lambda: 1000)
     return found
 
 
@@ -452,7 +453,7 @@ def test_the_memory_of_workers_is_known(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_last_minute_says_what_a_producer_uses(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "cores", lambda: 4)
+    monkeypatch.setattr(limits, "cores_of_rank", lambda: 4)
     limit = ProducerLimits("threads", FeedOptions(memory="1GB"))
     for second in range(300):  # work for the cores, and then waits
         cpu_s, busy_s = 4.0 * min(second, 150), 4.0 * second
@@ -491,3 +492,40 @@ def test_what_the_system_refuses_is_not_tried_again(
         until(lambda: limit.most(runner.snapshot(), 1)[0] <= 3, "the refusal")
         runner.resize(threads=2)
         assert runner.options.threads == 2
+
+
+def test_streams_of_a_callable_fit_into_memory() -> None:
+    def batches(worker: Worker) -> Iterator[Any]:
+        for _ in range(4):
+            time.sleep(0.02)
+            yield np.zeros(250_000)
+
+    with FeedRunner(batches, threads="auto", memory="4MB") as runner:
+        assert len(list(runner)) == 4 * runner.options.threads
+        assert runner.options.threads <= 2
+    assert 0 < fastfeed.profile(batches).nbytes <= 2_000_000
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_runners_that_share_workers_follow_the_choice(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    chosen = Producers(2) if kind == "threads" else Producers(1, 2)
+    monkeypatch.setattr(FeedProfile, "choice", chosen)
+    train = FeedRunner(range(40), batch_size=10, workers="auto", seed=1)
+    validation = train.also(range(20), batch_size=10)
+    with train:
+        assert sum(len(one) for one in train) == 40
+        assert sum(len(one) for one in validation) == 20
+        assert (train.options.processes > 0) == (kind == "processes")
+        assert validation.options.processes == train.options.processes
+
+
+def test_a_loop_begins_with_the_work_that_is_known_of_its_feed(clock: Clock) -> None:
+    found = ProducerLimits("threads", FeedOptions(batch_size=1))
+    for busy_s, cpu_s in ((0.05, 0.05), (0.5, 0.01)):
+        row = StageRow(batches=1, cpu_s=cpu_s, read_s=busy_s)
+        found.begin_feed()
+        found.most(replace(NOTHING_YET, produced=row), 1)
+        clock.now_s += 1.0
+    assert found._core_share() >= 0.0

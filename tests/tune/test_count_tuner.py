@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed.tune.count_tuner import NOTHING_YET, CountTuner
+from fastfeed.tune.count_tuner import MOST_OWED, NOTHING_YET, CountTuner
 from tests.tune.simulated import Curve, SimulatedTraining
 
 
@@ -217,7 +217,7 @@ def test_batches_that_differ(seed: int) -> None:
     training.noise = 0.7
     training.run(60)
     assert training.run(600) >= 0.85 * 2 / 0.06 / math.exp(0.7**2 / 2)
-    assert changes(training, 60) <= 10
+    assert changes(training, 60) <= 10 + MOST_OWED
 
 
 @pytest.mark.parametrize("period_s", [4, 6, 15])
@@ -235,3 +235,60 @@ def test_a_long_steady_training_still_follows_a_change() -> None:
     training.rate = waiting(0.05)
     training.run(20)
     assert training.run(20) >= 0.95 * training.best, training.history
+
+
+def test_a_number_that_was_disturbed_is_measured_again() -> None:
+    rates = {1: 50.0, 2: 95.0, 3: 70.0}
+    training = SimulatedTraining(waiting(0.05), step_s=0.001, most=8)
+    until: list[float] = []
+
+    def rate(count: int) -> float:
+        if count == 2 and not until:
+            until.append(training.now_s + 4)
+        slow = bool(until) and training.now_s < until[0]
+        return rates.get(count, 60.0) * (0.35 if slow else 1.0)
+
+    training.rate = rate
+    training.run(40)
+    assert until
+    assert training.count == 2, training.history
+
+
+def test_a_search_that_ended_too_high_goes_down_later() -> None:
+    training = SimulatedTraining(lambda n: 95.0 if n == 2 else 70.0, step_s=0.001, count=3)
+    training.tuner._have(3, why="the test")
+    training.run(400)
+    assert training.count == 2, training.history
+
+
+def test_limits_cost_no_changes_of_their_own() -> None:
+    training = SimulatedTraining(waiting(0.05), step_s=0.001, most=64)
+    training.run(60)
+    found = training.count
+    for most in range(found, 0, -1):
+        training.most = most
+        training.run(1)
+    training.most = 64
+    training.run(150)
+    assert training.count >= found / 2, training.history
+
+
+def test_another_training_waits_for_no_debts() -> None:
+    training = SimulatedTraining(on_cores(0.03, 2), step_s=0.01)
+    training.run(60)
+    for _ in range(6):  # searches that find nothing
+        training.tuner._budget.note(gained=False)
+        training.tuner._budget.spend(training.now_s)
+    training.rate = waiting(0.2)
+    training.run(200)
+    assert training.count >= 12, training.history
+
+
+def test_a_later_feed_that_begins_slowly_keeps_the_number() -> None:
+    training = SimulatedTraining(waiting(0.01), step_s=0.02)
+    training.run(30)
+    found = training.count
+    training.begin_feed()
+    training.rate = lambda n: n / 5
+    training.run(4.5)
+    assert training.count == found, training.history

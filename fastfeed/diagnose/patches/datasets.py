@@ -77,7 +77,9 @@ class GeneratorDataset:
                 continue
             source = file.source(maker)
             copies = any(map(is_endless, functions_of(file, maker)))
-            for words, advice in producer_words(case, copies=copies, apart=not shares(file, maker)):
+            told = any(case.is_told(file, by=one) for one in functions_of(file, maker))
+            apart = not shares(file, maker)
+            for words, advice in producer_words(case, copies=copies, apart=apart, told=told):
                 edit = file.replaced(call, f"FeedRunner({source}, {words}).dataset()")
                 title = f"FeedRunner(..., {words}).dataset() in place of from_generator"
                 allows = ALIKE if words == ALONE else WORDS[:-1]
@@ -137,13 +139,14 @@ class FittedInput:
 
 
 def producer_words(
-    case: PatchCase, *, copies: bool = True, apart: bool = True
+    case: PatchCase, *, copies: bool = True, apart: bool = True, told: bool = False
 ) -> Iterator[tuple[str, Recommendation | None]]:
     """Yield the options of producers: those that an advice names, with the advice, then those of
     which nothing is predicted: a process for each core, one thread, one process.
 
     `copies`: there may be several, each of which reads a stream of its own; `apart`: also several
-    threads, which share what the stream changes.
+    threads, which share what the stream changes; `told`: the loop reads what the stream changes,
+    which worker processes change in copies.
     """
     advice = case.advice("threads", "processes", "num_parallel_calls", "transport")
     words: dict[str, Recommendation | None] = {}
@@ -153,7 +156,7 @@ def producer_words(
         words[f"{knob}={count}"] = advice if count == case.count(advice) else None
     for one in (f"processes={case.cores if copies else 1}", ALONE, "processes=1"):
         words.setdefault(one, None)
-    yield from words.items()
+    yield from (one for one in words.items() if not (told and one[0].startswith("processes=")))
 
 
 def is_endless(function: ast.FunctionDef) -> bool:

@@ -38,8 +38,7 @@ class GeneratorCall:
         if loop is None or loop.kind in HAVE_ONE:
             return
         for file, function in generators_of(case, most=1)[:1]:
-            shared = changed_outside(function, modules=file.modules)
-            yield from _instead_of(case, function, shared=shared, keras=loop.kind == "keras")
+            yield from _instead_of(case, file, function=function, keras=loop.kind == "keras")
 
 
 def generators_of(case: PatchCase, *, most: int) -> list[tuple[SourceFile, Function]]:
@@ -69,11 +68,12 @@ def _generator_at(case: PatchCase, place: Place) -> tuple[SourceFile, Function] 
 
 
 def _instead_of(
-    case: PatchCase, function: Function, *, shared: set[str], keras: bool
+    case: PatchCase, made_in: SourceFile, *, function: Function, keras: bool
 ) -> Iterator[Proposal]:
-    """Yield the changes of the call of a generator function, if there is one such call. `shared`:
-    what it changes in place and does not make, which several threads would change for each other.
-    """
+    """Yield the changes of the call of a generator function, if there is one such call."""
+    # several threads would change it for each other
+    shared = changed_outside(function, modules=made_in.modules)
+    told = case.is_told(made_in, by=function)
     calls = [
         (file, node)
         for file in case.files.values()
@@ -89,7 +89,7 @@ def _instead_of(
     own_copies = _with_copies(file, call, function=function, shared=shared)
     sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
     shows = shown_by_loop(case)
-    for words, advice in producer_words(case, copies=copies, apart=bool(own_copies)):
+    for words, advice in producer_words(case, copies=copies, apart=bool(own_copies), told=told):
         several = words.startswith("threads=") and words != ALONE
         text = own_copies if several else file.source(call)
         source, forms = f"lambda: {text}" if given else name, []

@@ -37,7 +37,7 @@ class QueueThreads:
             if edits:
                 title = f"tf.train.{called(calls[0][1])}(..., {KNOB}={count})"
                 told = advice if count == case.count(advice) else None
-                yield Proposal(title, tuple(edits), told, makes=True)
+                yield Proposal(title, tuple(edits), told, makes=True, reorders=True)
 
 
 def _threads_of(call: ast.Call) -> object:

@@ -54,7 +54,8 @@ class HandmadeQueue:
         endless = is_endless(filled.function)
         copies = several or endless
         apart = several or not filled.changed()
-        options = dict(producer_words(case, copies=copies, apart=apart))
+        told = case.is_told(filled.file, by=filled.function)
+        options = dict(producer_words(case, copies=copies, apart=apart, told=told))
         if filled.numbered:
             every = (f"{kind}={filled.size}" for kind in ("threads", "processes"))
             options = {one: options.get(one) for one in every}

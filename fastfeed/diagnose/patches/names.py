@@ -11,6 +11,7 @@ from fastfeed.diagnose.proof import SEEDED_KINDS, SEEDERS
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+SHARED_NAMES = (ast.Global, ast.Nonlocal)
 LOOPS = (ast.For, ast.AsyncFor)
 LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 # Ends of the names of what seeds; a bare `seed` or `key` may be a function of the user's own.
@@ -127,6 +128,17 @@ def _other_names(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
         if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
             pairs = list(zip(target.elts, value.elts, strict=False))
         yield from ((path_of(one), path_of(other)) for one, other in pairs if path_of(other))
+
+
+def stored_outside(function: ast.FunctionDef) -> set[str]:
+    """Return the names that a function binds for others, or to whose parts it assigns."""
+    nodes = [one for statement in function.body for one in own(statement)]
+    given = {name for one in nodes if isinstance(one, SHARED_NAMES) for name in one.names}
+    made = bound(function.body)
+    parts = (one for one in nodes if isinstance(one, (ast.Subscript, ast.Attribute)))
+    paths = [path_of(one.value) for one in parts if isinstance(one.ctx, (ast.Store, ast.Del))]
+    stored = {one.partition(".")[0] for one in paths}
+    return stored - {"", OWNER, *made} | given & {*made}
 
 
 def functions_of(file: SourceFile, maker: ast.expr) -> list[ast.FunctionDef]:

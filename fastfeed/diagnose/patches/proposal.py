@@ -12,7 +12,8 @@ from typing import Protocol
 
 from fastfeed.diagnose.diagnosis import Diagnosis, Recommendation
 from fastfeed.diagnose.patches.call_site import CallSite
-from fastfeed.diagnose.patches.source_file import Edit, SourceFile
+from fastfeed.diagnose.patches.names import below, stored_outside
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.proof import SAME, UNKNOWN, WORDS
 
 RUNNER = "FeedRunner"
@@ -33,7 +34,8 @@ class Proposal:
     batches. `shows`: edits that show the batches of the loop, before and after the change, where no
     hook sees them. `makes`: it says who makes the batches, so that one such change is enough.
     `rarer`: the script then does something less often, so that its user gets other results.
-    `casts`: batches have another dtype on purpose. `allows`: what its batches may be, of WORDS.
+    `casts`: batches have another dtype on purpose. `reorders`: their order is another one, seen or
+    not. `allows`: what its batches may be, of WORDS.
     `freezes`: what random numbers decide would be the same in each epoch. `alone`: edits of the
     same change with one producer. Several of them may make other batches than the script does, but
     the same as this one: then no batch depends on those that were made before it.
@@ -47,6 +49,7 @@ class Proposal:
     makes: bool = False
     rarer: bool = False
     casts: bool = False
+    reorders: bool = False
     allows: tuple[str, ...] = WORDS[:-1]
     freezes: bool = False
     alone: tuple[Edit, ...] = ()
@@ -112,6 +115,18 @@ class PatchCase:
             if loop is not None and loop.text.strip() in ("", file.line(int(line))):
                 return file, int(line)
         return None
+
+    def is_told(self, file: SourceFile, *, by: ast.FunctionDef) -> bool:
+        """Return True if the loop reads what a function stores for it, such as a count."""
+        at = self.loop_line()
+        loops: list[ast.For | ast.While] = at[0].around(at[1], ast.For, ast.While) if at else []
+        if at is None or at[0] is not file or not loops:
+            return False
+        calls = (one for one in ast.walk(loops[-1]) if isinstance(one, ast.Call))
+        given = set(below(one for one in calls if called(one) == by.name))
+        names = [one for one in ast.walk(loops[-1]) if isinstance(one, ast.Name)]
+        stored = {one.id for one in names if isinstance(one.ctx, ast.Store)}
+        return bool(stored_outside(by) & {one.id for one in names if one not in given} - stored)
 
     def file_named(self, name: str) -> SourceFile | None:
         """Return the file with this name in reports; None if there is none, or more than one."""

@@ -294,7 +294,8 @@ def _shown_around(file: SourceFile, loop: Loop) -> tuple[Edit, ...]:
 def _around(file: SourceFile, loop: Loop, *, options: str, sink: str) -> tuple[Edit, ...]:
     """Return the edit that makes a FeedRunner of what a loop iterates over."""
     source = _iterated(loop)
-    if source is None:
+    early = leaves(loop.body, by=(ast.Break, ast.Return))
+    if source is None or (early and not _begins_anew(source)):
         return ()
     text = file.source(source)
     made = f"lambda: {text}" if isinstance(source, ast.Call) else text

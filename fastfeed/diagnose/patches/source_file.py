@@ -118,11 +118,13 @@ class SourceFile:
         return line if not line.strip() else None
 
     def lines_of(self, statements: Iterable[ast.stmt]) -> list[str] | None:
-        """Return the lines of statements without their common indentation; None if they cannot be
-        moved: they share lines with others, or hold strings of several lines."""
+        """Return the lines of statements without their common indentation, with comments but for
+        that of the first one, whose line stays; None if they cannot be moved: they share lines with
+        others, or hold strings of several lines."""
         found: list[str] = []
         for one in statements:
-            indent, text = self.indent(one), self.source(one)
+            indent, (begin, end) = self.indent(one), self.span(one)
+            text = self.text[begin : self.end_of_line(one) if found else end]
             strings = (n for n in ast.walk(one) if isinstance(n, (ast.Constant, ast.JoinedStr)))
             if indent is None or any(n.lineno != n.end_lineno for n in strings):
                 return None

@@ -289,6 +289,7 @@ def _seen(leaf: Any) -> tuple[str, Any]:
             torch = sys.modules["torch"]
             flat = leaf.contiguous().reshape(leaf.shape or (1,)).view(torch.uint8)
             return f"{owner}{dtype}", flat.numpy()
+    owner = "list." if isinstance(leaf, (list, tuple)) else owner  # [1] + [2] is no sum
     found = np.asarray(leaf)
     if found.dtype.kind not in "USO":
         return f"{owner}{found.dtype}", found

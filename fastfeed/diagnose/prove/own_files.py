@@ -6,10 +6,12 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import re
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from fastfeed.core.unix import lock
@@ -19,6 +21,7 @@ FREE_SHARE = 0.5  # of the free disk that the copy of one file may take
 CHUNK_NBYTES = 1 << 24
 AT_FDCWD, EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 CACHES = "__pycache__"
+PASSING = re.compile(r"/(\.|[^/]*cache)", re.IGNORECASE)  # hidden files and folders, and caches
 LOCK_FILE = ".fastfeed-lock"
 OWN_PLACE = (
     "give the runs their own place, with --prove-env NAME=VALUE ({run} in VALUE is the folder of "
@@ -32,11 +35,13 @@ Owner = Callable[[str, Maker], None]
 
 class Bounds(NamedTuple):
     """Full names: the `folder` of a run; what is the user's and `kept` as it is, but for `free`
-    folders in it."""
+    folders in it. Elsewhere stays what is older than `since_s`, but in `passing` folders."""
 
     folder: str
     kept: Sequence[str]
     free: Sequence[str]
+    since_s: float = 0.0
+    passing: Sequence[str] = ()
 
 
 class OwnFiles:
@@ -73,7 +78,7 @@ class OwnFiles:
             parent, last = path, ""
         real = os.path.join(self._walked(parent, own), last).rstrip(os.sep)
         if not _is_below(real, self._bounds.folder):
-            if self._is_kept(real) or (inner and self._is_kept(os.path.realpath(real))):
+            if any(map(self._is_kept, {real, os.path.realpath(real) if inner else real})):
                 raise StateError(
                     f"{path} leads to {real}, out of the copy of the run, and is not changed: name "
                     f"it from the working folder, or {OWN_PLACE}"
@@ -104,11 +109,21 @@ class OwnFiles:
 
     def _is_kept(self, path: str) -> bool:
         bounds = self._bounds
-        return (
-            any(path == one or _is_below(path, one) for one in bounds.kept)
-            and not any(_is_below(path, one) for one in bounds.free)
-            and CACHES not in path.split(os.sep)
-        )
+        if not any(path == one or _is_below(path, one) for one in bounds.kept):
+            return self._is_older(path)
+        free = any(_is_below(path, one) for one in bounds.free)
+        return not free and CACHES not in path.split(os.sep)
+
+    def _is_older(self, path: str) -> bool:
+        """Return True for a file elsewhere that no run of the proof has made, and that is not to be
+        made again by whoever needs it."""
+        if PASSING.search(path) or any(_is_below(path, one) for one in self._bounds.passing):
+            return False
+        with suppress(OSError):
+            found = os.lstat(path)
+            old = found.st_ctime < self._bounds.since_s
+            return stat.S_ISREG(found.st_mode) and found.st_size > 0 and old
+        return False
 
     def _own(self, link: str, make: Maker) -> None:
         """Replace a link by what `make` writes to a new name; others see one or the other."""

@@ -175,7 +175,11 @@ def _case_of(seen: Seen, workspace: Workspace) -> PatchCase:
 
 def apply(diff: str, *, base: Path) -> str:
     """Write a diff to a clean git tree, else to a file; return what was done."""
+    # of the whole tree, and of the files of the diff, which may be new
+    names = [one.removeprefix("+++ b/") for one in diff.splitlines() if one.startswith("+++ b/")]
     clean = _git(base, "status", "--porcelain", "--untracked-files=no")
+    if clean == "":
+        clean = _git(base, "status", "--porcelain", "--ignored", "--", *names)
     if clean == "" and _git(base, "apply", "-", given=diff) is not None:
         return "the changes were written to the working tree"
     why = "is no git tree" if clean is None else "has changes that are not committed"

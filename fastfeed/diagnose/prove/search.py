@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 
 from fastfeed.diagnose.patches.proposal import Proposal
 from fastfeed.diagnose.patches.source_file import Edit
-from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, WORDS, Tried
+from fastfeed.diagnose.proof import (
+    DIFFERENT,
+    OTHER_DRAWS,
+    OTHER_ORDER,
+    SAME,
+    UNKNOWN,
+    WORDS,
+    Tried,
+)
 from fastfeed.diagnose.prove.digests import (
     Digests,
     Sameness,
@@ -236,6 +244,9 @@ class Search:
         one.paces, one.since = [], len(self.base)  # what made it the best one proves nothing
         while len(one.paces) < MAX_RUNS:
             self._measure_base()
+            if len(self.base) == one.since:
+                one.why = "what it is compared with failed when it ran again"
+                return False
             result = self._rate((*self.edits, *one.proposal.edits), one.proposal.title)
             one.runs += 1
             if result.failed:
@@ -288,6 +299,8 @@ class Search:
         elif before.losses:
             again = self._digests(of_base, again=True)
             one.loss = same_losses(before, after, again=again)
+        if same.word == UNKNOWN and what.reorders:
+            same = Sameness(OTHER_ORDER, "several threads take turns, and no batch was compared")
         if same.word not in what.allows and not (what.casts or what.rarer):
             one.why = f"{DIFFERENT if same.word in DIFFERING else same.word}: {same.text}"
         if what.alone and same.word in DIFFERING and not one.why:

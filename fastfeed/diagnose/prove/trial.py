@@ -125,6 +125,8 @@ class Trials:
             run = self._workspace.copy(edits)
         except (OptionError, SyntaxError) as error:
             return Result(failed=f"it cannot be combined: {error}")
+        except OSError as error:
+            return Result(failed=f"the folder of the script could not be copied: {error}")
         try:
             failed, code = self._execute(run, purpose, seconds=seconds, warmup=warmup, epoch=epoch)
             path = run.folder / RESULT
@@ -184,7 +186,8 @@ class Trials:
                 pass_fds=[guard.descriptor],
             )
             beside_s = time.monotonic() - begin_s - seconds
-        self._workspace.check()
+        if not guard.is_asked:
+            self._workspace.check()
         if code is not None and beside_s > 0:
             self._starts.append(beside_s)
             self.start_s = mean(self._starts)

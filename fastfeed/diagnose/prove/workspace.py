@@ -12,9 +12,11 @@ import re
 import select
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from tempfile import gettempdir
 from typing import NamedTuple
 
 from fastfeed.diagnose.patches.proposal import read_sources
@@ -38,7 +40,9 @@ TRACKERS = {
 }
 GIT = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # variables that name the user's repository
 RUN = "{run}"  # in values of --prove-env: the folder of the run
+PASSING_FOLDERS = ("/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/run")
 INPUT_PAUSE_S = 1.0  # in which nothing comes from a pipe that is open
+INPUT_LIMIT_S = 30.0  # after which what has come is all of it
 MAX_INPUT_NBYTES = 1 << 28  # of standard input
 COPIED_AT_MOST = 1 << 28  # bytes of a folder; what is left is linked
 
@@ -67,6 +71,7 @@ class Workspace:
     """
 
     def __init__(self, script: Script, *, scratch: Path, environment: Mapping[str, str]) -> None:
+        self._since_s = time.time()
         self._words = list(script.words)
         self._scratch = scratch = scratch.resolve()  # as the names of imported files are
         self._environment = dict(environment)
@@ -125,7 +130,8 @@ class Workspace:
     def bounds(self, run: Run) -> Bounds:
         """Return what a run may change, and what is kept."""
         kept = {*map(str, self.roots), *map(os.path.realpath, self.roots), *self._apart["links"]}
-        return Bounds(str(run.folder), sorted(kept), sorted(self._apart["environments"]))
+        free, passing = sorted(self._apart["environments"]), (*PASSING_FOLDERS, gettempdir())
+        return Bounds(str(run.folder), sorted(kept), free, self._since_s, passing)
 
     def check(self) -> None:
         """Raise StateError if a linked original has changed: native code has written to it."""
@@ -164,6 +170,13 @@ class Workspace:
             and self._apart["environments"].isdisjoint(map(str, (path, *path.parents)))
         )
 
+    @staticmethod
+    def _may_copy(source: Path, *, left: int) -> bool:
+        """Return True for a file that copies have, and not a link to it: a small one that can be
+        read."""
+        wanted = is_code(source.name) or (left > 0 and _is_small(source))
+        return wanted and os.access(source, os.R_OK)
+
     def _copy(self, root: Path, target: Path, *, changed: Mapping[str, list[Edit]]) -> None:
         target.mkdir(parents=True)
         left = COPIED_AT_MOST
@@ -177,7 +190,7 @@ class Workspace:
                 compile(text, name, "exec", dont_inherit=True)
                 copy.write_bytes(text.encode(file.encoding))
                 shutil.copymode(source, copy)
-            elif source.is_symlink() or not (is_code(name) or (left > 0 and _is_small(source))):
+            elif source.is_symlink() or not self._may_copy(source, left=left):
                 real = source.resolve()
                 copied = target / os.path.relpath(real, root.resolve())
                 if source.is_symlink() and self._is_copied(real, root):
@@ -220,8 +233,8 @@ def _kept_input(path: Path) -> Path:
             mode = os.fstat(0).st_mode
         except OSError:
             return path  # closed
-        size = 0
-        while stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
+        size, end_s = 0, time.monotonic() + INPUT_LIMIT_S
+        while stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and time.monotonic() < end_s):
             ready, _, _ = select.select([0], [], [], INPUT_PAUSE_S)
             data = os.read(0, 1 << 20) if ready else b""
             if not data:

@@ -58,18 +58,22 @@ NEW_FILE = (os.O_CREAT, os.O_EXCL, os.O_NOFOLLOW)
 
 class SystemCall(NamedTuple):
     """A call that may change a file: which arguments name it, and hold the descriptor of its
-    folder, flags of open(2), and if it changes what the name leads to."""
+    folder, flags of open(2), if it changes what the name leads to, and another file that it
+    changes."""
 
     path: int
     folder: int | None = None
     flags: int | None = None
     inner: bool = True
+    other: SystemCall | None = None
 
 
 OPEN, CREAT, TRUNCATE = SystemCall(0, flags=1), SystemCall(0), SystemCall(0)
 OPENAT, OPENAT2 = SystemCall(1, 0, flags=2), SystemCall(1, 0)
 MKDIR, MKDIRAT = SystemCall(0, inner=False), SystemCall(1, 0, inner=False)
-RENAME, RENAMEAT = SystemCall(1, inner=False), SystemCall(3, 2, inner=False)  # the new name
+REMOVE, REMOVEAT = MKDIR, MKDIRAT  # a file, or a folder
+RENAME = SystemCall(0, inner=False, other=SystemCall(1, inner=False))
+RENAMEAT = SystemCall(1, 0, inner=False, other=SystemCall(3, 2, inner=False))
 CHMOD, CHMODAT = SystemCall(0), SystemCall(1, 0)
 # By machine: its number in audits, that of seccomp(2), and those of the calls.
 MACHINES: dict[str, tuple[int, int, dict[int, SystemCall]]] = {
@@ -79,6 +83,7 @@ MACHINES: dict[str, tuple[int, int, dict[int, SystemCall]]] = {
         {
             **{2: OPEN, 85: CREAT, 257: OPENAT, 437: OPENAT2, 76: TRUNCATE},
             **{83: MKDIR, 258: MKDIRAT, 82: RENAME, 264: RENAMEAT, 316: RENAMEAT},
+            **{87: REMOVE, 84: REMOVE, 263: REMOVEAT},
             **{90: CHMOD, 268: CHMODAT, 452: CHMODAT, 280: CHMODAT},  # 280: utimensat
         },
     ),
@@ -87,7 +92,7 @@ MACHINES: dict[str, tuple[int, int, dict[int, SystemCall]]] = {
         277,
         {
             **{56: OPENAT, 437: OPENAT2, 45: TRUNCATE, 34: MKDIRAT, 38: RENAMEAT, 276: RENAMEAT},
-            **{53: CHMODAT, 452: CHMODAT, 88: CHMODAT},
+            **{53: CHMODAT, 452: CHMODAT, 88: CHMODAT, 35: REMOVEAT},
         },
     ),
 }
@@ -102,6 +107,7 @@ class WriteGuard:
         self._own, self._other = socket.socketpair()
         self.descriptor = self._other.fileno()
         self.refused = ""  # why a write did not go on
+        self.is_asked = False  # by the kernel, about all writes
         self._reads = False  # this process may read the memory of the run
         self._thread = threading.Thread(target=self._serve, name="fastfeed-writes", daemon=True)
         self._thread.start()
@@ -118,6 +124,7 @@ class WriteGuard:
             if not descriptors:
                 return  # the kernel asks nothing
             (listener,) = descriptors
+            self.is_asked = True
             poll = select.poll()
             poll.register(listener, select.POLLIN)
             poll.register(self._own, 0)  # hears its end
@@ -140,10 +147,10 @@ class WriteGuard:
         def answer(may_wait: bool) -> bool:
             error = 0
             try:
-                call_of = MACHINES[platform.machine()][2][call]
-                path = self._path(process, call_of, given=given)
-                if not self._files.settle(path, inner=call_of.inner, may_wait=may_wait):
-                    return False
+                for one in _changes_of(MACHINES[platform.machine()][2][call]):
+                    path = self._path(process, one, given=given)
+                    if not self._files.settle(path, inner=one.inner, may_wait=may_wait):
+                        return False
             except Exception as found:  # whatever it is, the run must get an answer
                 self.refused, error = str(found), -errno.EACCES
             with suppress(OSError):
@@ -164,6 +171,7 @@ class WriteGuard:
         except PermissionError:
             if self._reads:
                 raise
+            self.is_asked = False
             return ""  # this kernel shows no other process, so that audit events are all there is
         except (OSError, OverflowError, ValueError):
             return ""  # no such memory or folder: the call fails by itself
@@ -171,6 +179,12 @@ class WriteGuard:
             if name.startswith(begin):
                 name = f"/proc/{process}/{name.removeprefix(begin)}"
         return os.path.join(base, name) if name else ""
+
+
+def _changes_of(call: SystemCall) -> Iterator[SystemCall]:
+    yield call
+    if call.other is not None:
+        yield call.other
 
 
 def _text_at(process: int, address: int) -> str:

@@ -79,13 +79,15 @@ class ReportTable(NamedTuple):
 @dataclass(frozen=True)
 class ReportSection:
     """A part of the report. `facts`: numbers with their names; `pieces`: texts of several lines;
-    `timeline`: the timeline of the JSON. `style`: "dead", "risky" or "". `page`: only there."""
+    `diff`: a text that is shown whole; `timeline`: the timeline of the JSON. `style`: "dead",
+    "risky" or "". `page`: only there."""
 
     title: str
     facts: Sequence[tuple[str, str]] = ()
     bar: Sequence[BarPart] = ()
     texts: Sequence[str] = ()
     pieces: Sequence[str] = ()
+    diff: str = ""
     items: Sequence[ReportItem] = ()
     tables: Sequence[ReportTable] = ()
     timeline: Json | None = None
@@ -97,7 +99,7 @@ class ReportSection:
     def is_empty(self) -> bool:
         """True if there is nothing to show."""
         shown = (self.bar, self.facts, self.gains, self.texts, self.pieces, self.items, self.tables)
-        return not any(shown) and self.timeline is None
+        return not any((*shown, self.diff)) and self.timeline is None
 
 
 def tone_of(told: Json) -> str:
@@ -182,9 +184,8 @@ def _proof(told: Json) -> Iterator[ReportSection]:
     if proof is None:
         return
     took = f"It took {duration(proof['seconds'])}."
-    diff = [proof["diff"]] if proof["diff"] else []
     gains = _gains([one for one in proof["tried"] if one["speedup"] is not None])
-    yield ReportSection("Proven", gains=gains, texts=[proof["sentence"], took], pieces=diff)
+    yield ReportSection("Proven", gains=gains, texts=[proof["sentence"], took], diff=proof["diff"])
     items = []
     for one in proof["tried"]:
         predicted = _gain(one["predicted"], one["predicted_interval"])

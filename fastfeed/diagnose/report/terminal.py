@@ -79,6 +79,8 @@ def _section(section: sections.ReportSection) -> Iterator[RenderableType]:
     yield from (Text(clean(text), overflow="fold") for text in section.texts)
     if section.gains:
         yield _gains(section.gains)
+    if section.diff:
+        yield Text(clean_lines(section.diff).rstrip("\n"), overflow="fold")
     yield from map(_last_lines, section.pieces[:MAX_SHOWN_TEXTS])
     yield from map(_item, section.items)
     yield from map(_table, section.tables)

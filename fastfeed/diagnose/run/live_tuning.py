@@ -31,17 +31,18 @@ def tune_live(pause: Callable[[float], bool]) -> tuple[tuple[Decision, ...], str
     stream = max(running, key=lambda one: one.snapshot().consumed.batches)
     knob = "producers" if stream.options.remote is not None else "threads"
     knob = "processes" if stream.options.processes else knob
-    known = len(stream.tuning)
+    if knob in stream.options.tuned:
+        return stream.tuning, f'{knob}="auto" looks for the number while the job runs'
+    known, count = len(stream.tuning), int(count_of(stream.options, knob))
     try:
         stream.resize({knob: "auto"})
         end_s = time.monotonic() + LIVE_LIMIT_S
         while stream.searches and time.monotonic() < end_s and pause(LIVE_POLL_S):
             pass
-        stream.resize({knob: int(count_of(stream.options, knob))})
+        decided = stream.tuning[known:]
+        for one in decided:  # the present number may be one that is being tried
+            count = one.after if one.kept else one.before
+        stream.resize({knob: count})
     except FeedError as error:
         return (), str(error)
-    decided = stream.tuning[known:]
-    return (
-        decided,
-        "" if decided else f"{knob}={count_of(stream.options, knob):d} is as fast as any",
-    )
+    return decided, "" if decided else f"{knob}={count} is as fast as any"

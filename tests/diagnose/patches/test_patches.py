@@ -361,6 +361,31 @@ def test_a_generator_that_ends_has_one_producer(tmp_path: Path) -> None:
     assert titles == [f"FeedRunner(plants, {n}=1).dataset()" for n in ("threads", "processes")]
 
 
+@pytest.mark.parametrize(
+    ("counts", "reads", "told"),
+    [
+        ("stats['seen'] += 1", "if stats['seen'] > 9: break", True),
+        ("stats.seen += 1", "print(stats.seen)", True),
+        ("global seen; seen += 1", "print(seen)", True),
+        ("stats['seen'] += 1", "pass", False),
+        ("stats = {}; stats['seen'] = 1", "print(stats)", False),
+        ("row[0] = 1", "row = 2; print(row)", False),
+    ],
+)
+def test_what_the_loop_reads_of_a_generator_is_not_left_in_a_worker(
+    tmp_path: Path, counts: str, reads: str, told: bool
+) -> None:
+    text = (
+        f"def batches():\n    for n in rows:\n        {counts}\n        yield make(n)\n\n"
+        f"for batch in batches():\n    step(batch)\n    {reads}\n"
+    )
+    script = Script(tmp_path, text, kind="sampled", loop="for batch in batches")
+    script.sampled(TRAINER, "batches", "yield make")
+    titles = [one.title for one in script.proposals(GeneratorCall())]
+    assert any("processes" in one for one in titles) != told
+    assert any("threads=1" in one for one in titles)
+
+
 def test_a_feeding_thread_gets_its_batches_from_processes(tmp_path: Path) -> None:
     script = Script(tmp_path, QUEUED, kind="session", loop="yield session.run(train)")
     script.sampled(PRODUCER, "batches", "yield parse").advised("processes", "1")

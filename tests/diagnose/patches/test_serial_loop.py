@@ -258,3 +258,17 @@ def test_a_loop_over_a_generator_gets_it_from_a_runner(tmp_path: Path) -> None:
     script = Script(tmp_path, text, kind="sampled", loop="for n, (x")
     found = script.patched(SerialLoop())
     assert "in enumerate(tqdm(FeedRunner(lambda: batches(3), threads=1))):\n" in found
+
+
+@pytest.mark.parametrize(("source", "found"), [("stream", False), ("batches()", True)])
+def test_a_loop_that_ends_early_loses_nothing(tmp_path: Path, source: str, found: bool) -> None:
+    text = f"for x in {source}:\n    step(x)\n    if enough(x):\n        break\n"
+    script = Script(tmp_path, text, kind="sampled", loop="for x in")
+    assert bool(script.proposals(SerialLoop())) == found
+
+
+def test_comments_move_with_their_lines(tmp_path: Path) -> None:
+    text = "while True:\n    at = pick()  # one\n    x = read(at)  # two\n    step(x)  # three\n"
+    script = Script(tmp_path, text, kind="sampled", loop="while True:")
+    found = script.made_at("at = pick", "x = read").patched(SerialLoop())
+    assert all(found.count(f"# {one}\n") == 1 for one in ("one", "two", "three")), found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,6 +39,12 @@ def test_tensors_in_place_of_arrays_are_other_batches() -> None:
     found = compared(digests_of(BATCHES), digests_of(others))
     assert found.word == DIFFERENT
     assert "torch." in found.text
+
+
+@pytest.mark.parametrize("other", [np.array([1, 2]), np.array([[1, 2]])])
+def test_an_array_in_place_of_a_list_is_another_batch(other: Any) -> None:
+    assert compared(digests_of([[1, 2]]), digests_of([[1, 2]])).word == SAME
+    assert compared(digests_of([[1, 2]]), digests_of([other])).word == DIFFERENT
 
 
 def test_a_shorter_run_is_compared_as_far_as_it_goes() -> None:

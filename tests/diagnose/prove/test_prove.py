@@ -217,6 +217,13 @@ def test_git_applies_a_diff(tmp_path: Path, text: str) -> None:
     dirty = apply(diff, base=tmp_path)
     assert "has changes that are not committed" in dirty and PATCH_FILE in dirty
     assert (tmp_path / PATCH_FILE).exists()
+    (tmp_path / PATCH_FILE).unlink()
+    git(tmp_path, "checkout", "-q", "--", ".")
+    git(tmp_path, "rm", "-q", "--cached", "sub/one.py")
+    git(tmp_path, "commit", "-qm", "two")
+    new = apply(diff, base=tmp_path)
+    assert "has changes that are not committed" in new, "git could not bring it back"
+    assert path.read_bytes() == text.encode()
     nowhere = apply(diff, base=tmp_path / "nowhere")
     assert "is no git tree" in nowhere and "they stand above" in nowhere
 

@@ -12,7 +12,7 @@ import pytest
 
 from fastfeed.diagnose.patches.proposal import ALIKE, Proposal
 from fastfeed.diagnose.patches.source_file import Edit, edited
-from fastfeed.diagnose.proof import OTHER_DRAWS, SAME, Proof, Tried
+from fastfeed.diagnose.proof import OTHER_DRAWS, OTHER_ORDER, SAME, Proof, Tried
 from fastfeed.diagnose.prove.digests import Digests
 from fastfeed.diagnose.prove.gains import Pace
 from fastfeed.diagnose.prove.search import Search
@@ -105,6 +105,28 @@ def test_changes_that_gain_are_kept_together() -> None:
     assert low < 3.0 < high
     assert words == SAME
     assert "no gain" in whys(found)["c"]
+
+
+def test_a_base_that_fails_later_leaves_what_is_proven() -> None:
+    trials = FakeTrials({"a": 2.0, "b": 1.5})
+
+    def fails(edits: Any, *, seconds: float, warmup: float) -> Result:
+        texts = [edit.text for edit in edits]
+        if texts == ["a"] and ["a", "b"] in trials.ran:
+            return Result(failed="the port is in use")
+        return FakeTrials.rate(trials, edits, seconds=seconds, warmup=warmup)
+
+    trials.rate = fails  # type: ignore[method-assign]
+    found = searched(trials, proposal("a"), proposal("b", 5))
+    assert [edit.text for edit in found.edits] == ["a"]
+    assert whys(found)["b"] == "what it is compared with failed when it ran again"
+
+
+def test_an_order_that_nobody_sees_is_said() -> None:
+    trials = FakeTrials({"a": 2.0})
+    trials.batches = lambda *_, **__: Result(digests=Digests())  # type: ignore[method-assign]
+    found = searched(trials, proposal("a", reorders=True))
+    assert found.total()[2] == OTHER_ORDER
 
 
 @pytest.mark.parametrize(("gain", "kept"), [(1.98, "b"), (1.4, "a")])

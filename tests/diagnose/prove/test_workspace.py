@@ -366,6 +366,26 @@ def test_every_run_gets_what_a_pipe_has_brought(
         os.close(writer)
 
 
+def test_a_pipe_that_never_pauses_is_not_waited_for(
+    project: Path, tmp_path: Path, given: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "INPUT_LIMIT_S", 0.0)
+    reader, writer = os.pipe()
+    given(reader)
+    os.write(writer, b"one\n")
+    assert made(tmp_path).stdin.read_bytes() == b""
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_file_that_cannot_be_read_is_a_link(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = project / "log.txt"
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed)
+    assert (made(tmp_path).copy().cwd / "log.txt").is_symlink()
+
+
 def test_standard_input_without_an_end_is_refused(
     project: Path,
     tmp_path: Path,

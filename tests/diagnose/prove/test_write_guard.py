@@ -61,7 +61,7 @@ WAYS = [
 @asked
 @pytest.mark.parametrize(
     ("way", "expanded"),
-    [*((way, True) for way in (*REMOVALS, *WAYS)), *((way, False) for way in WAYS)],
+    [(way, expanded) for way in (*REMOVALS, *WAYS) for expanded in (True, False)],
 )
 def test_a_folder_elsewhere_stays(
     project: Path,
@@ -78,6 +78,57 @@ def test_a_folder_elsewhere_stays(
     write_in(room, room.copy(), NATIVE + way, check=False)
     assert (state(tmp_path / "disk"), state(project)) == before
     assert not (tmp_path / "esc.txt").exists()
+
+
+OLDER = [
+    "open({folder!r} + '/one.pt', 'w')",
+    "open({folder!r} + '/one.pt', 'a')",
+    "import os; os.remove({folder!r} + '/one.pt')",
+    "import os; os.rename({folder!r} + '/one.pt', {folder!r} + '/new.pt')",
+    "import os; os.replace({folder!r} + '/empty.pt', {folder!r} + '/one.pt')",
+    "native({folder!r} + '/one.pt', 'w')",
+    "c.unlink({folder!r}.encode() + b'/one.pt')",
+    "import os; os.system('rm -rf ' + {folder!r})",
+    "import os; os.system('mv ' + {folder!r} + '/one.pt ' + {folder!r} + '/two.pt')",
+]
+
+
+@asked
+@pytest.mark.parametrize("way", OLDER)
+def test_what_is_older_than_the_proof_stays_anywhere(
+    project: Path, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "PASSING_FOLDERS", ())
+    monkeypatch.setattr(workspace, "gettempdir", lambda: "/nowhere")
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    (folder / "one.pt").write_text("old")
+    (folder / "empty.pt").write_text("")
+    room = made(tmp_path)
+    room._since_s += 1.0  # files have coarse times
+    guard = write_in(room, room.copy(), NATIVE + way.format(folder=str(folder)), check=False)
+    assert (folder / "one.pt").read_text() == "old"
+    assert "--prove-env" in guard.refused or "rm" not in way
+
+
+@asked
+def test_what_a_run_has_made_elsewhere_may_change(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "PASSING_FOLDERS", ())
+    monkeypatch.setattr(workspace, "gettempdir", lambda: "/nowhere")
+    folder = tmp_path / "experiment"
+    (folder / "cache").mkdir(parents=True)
+    (folder / "cache" / "index").write_text("old")
+    room = made(tmp_path)
+    room._since_s -= 1.0
+    for word in ("one", "two"):
+        way = f"open({str(folder)!r} + '/best.pt', 'w').write({word!r})"
+        write_in(room, room.copy(), way)
+        assert (folder / "best.pt").read_text() == word
+    room._since_s += 3.0
+    write_in(room, room.copy(), f"open({str(folder)!r} + '/cache/index', 'w').write('new')")
+    assert (folder / "cache" / "index").read_text() == "new"
 
 
 OUT_OF_THE_COPY = [

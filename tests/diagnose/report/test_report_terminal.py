@@ -239,3 +239,12 @@ def test_what_was_proven_comes_first() -> None:
     for part in ("slower", "PicklingError: a lock", "the first 200 are equal", "--also-rarer"):
         assert part in words
     assert "predicted 1.84x" in words
+
+
+def test_a_proven_diff_is_shown_whole() -> None:
+    found = proven()
+    assert found.proof is not None
+    lines = [f"+line {n}" for n in range(60)]
+    proof = replace(found.proof, diff="\n".join(lines) + "\n")
+    text = shown(replace(found, proof=proof))
+    assert [one for one in text.splitlines() if one.startswith("+line")] == lines

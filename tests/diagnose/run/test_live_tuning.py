@@ -105,6 +105,35 @@ def test_what_cannot_be_tuned() -> None:
     assert "each producer of" in why
 
 
+def test_a_number_that_is_being_tried_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(self: Any, now: Any, now_s: float, *, measures: bool = True) -> int:
+        self._begin_s, self._now_s = 0.0, now_s
+        if not self.history:
+            self._decide(1, 2, why="the test")
+        self._search.wanted = 4
+        return 4
+
+    monkeypatch.setattr(CountTuner, "look", look)
+    runner = FeedRunner(np.arange(10**6), batch_size=1, threads=1)
+    with training(runner):
+        until(lambda: runner.snapshot().consumed.batches > 0, "the first batches")
+
+        def pause(seconds: float) -> bool:
+            return runner.options.threads != 4
+
+        decided, _ = tune_live(pause)
+        assert [one.after for one in decided] == [2]
+        assert runner.options.threads == 2
+
+
+def test_what_looks_for_its_number_goes_on() -> None:
+    runner = FeedRunner(np.arange(10**6), batch_size=1, threads="auto")
+    with training(runner):
+        until(lambda: runner.snapshot().consumed.batches > 0, "the first batches")
+        assert 'threads="auto" looks for the number' in tune_live(waits())[1]
+        assert runner.options.tuned == ["threads"]
+
+
 @pytest.mark.parametrize(
     "words", [["--pid", "1"], ["--prove", "--", "train.py"]], ids=["pid", "prove"]
 )

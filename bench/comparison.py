@@ -22,10 +22,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bench.results import read
 from bench.rounds import ROOT
+from tests.scenarios.labels import LABELS
 
 COMPARISON = ROOT / "docs" / "comparison.md"
 FIGURES = ROOT / "bench" / "results"
-FEATURES, PROFILERS = "features", "profilers"
+FEATURES, PROFILERS, TRAININGS = "features", "profilers", "trainings"
 README = "../bench/results/README.md"
 WIDTH = 120
 # what is measured, and the section of bench/results/README.md that has the whole table
@@ -46,6 +47,7 @@ REFERENCES = {"bare ring", "bare loop", "one memcpy", "memcpy, 5 pairs in turn",
 REFERENCES |= {"step alone, waiting in between", "threads that sleep"}
 LEFT_OVER = "left after the trainer was killed"
 DALI_FED, DALI_ALONE = "fastfeed, dali-cpu", "dali, alone"
+TWO_WORKERS = "photographs, workers: 2"
 HANDED = ("from_generator", "from_generator, aligned", "numpy_function over a counter")
 # In these tables only such rows do the same work: beginning of the title, ours, others.
 PAIRS = {
@@ -56,7 +58,12 @@ PAIRS = {
         ("A session", "session, shuffled", ("queue of records, shuffled",)),
         ("A session", "session, order kept", ("queue of records, order kept",)),
     ),
-    "photos": (("photographs, workers: 2", DALI_FED, (DALI_ALONE,)),),
+    "photos": (
+        (TWO_WORKERS, DALI_FED, (DALI_ALONE,)),
+        (TWO_WORKERS, "fastfeed, augment in threads", ("thread pool",)),
+        (TWO_WORKERS, "fastfeed, augment in threads", ("spdl",)),
+        (TWO_WORKERS, "fastfeed, augment in processes", ("thread pool", "spdl")),
+    ),
 }
 ARRAYS = ("fastfeed, arrays", "fastfeed, arrays, 2 threads", "fastfeed, arrays, 2 processes")
 ARRAY_LIBRARIES = ("tf.data from_tensor_slices", "DataLoader of a TensorDataset")
@@ -67,6 +74,7 @@ SCRIPTS = {
     "pydataset": "Keras PyDataset",
     "queue": "queue of TensorFlow 1",
 }
+OVERLAP = ", ranges overlap"
 CALL, EMPTY = "dataset_call", "map of an empty Python function"
 SESSION = "A session of TensorFlow 1, "
 # what is told, the document and its table, our row, and the row without what is told
@@ -225,9 +233,25 @@ def of_migrations(rates: dict[str, dict[str, list[float]]]) -> Iterator[Contest]
         yield Contest("migrations", f"work {work[kind]}", "batches/s", 2, ours, other)
 
 
+def of_training(title: str, rows: Iterable[dict[str, Any]]) -> dict[str, Contest]:
+    """Compare the time to the target: the fixed and the automatic form with the best other one."""
+    times: dict[str, list[Entrant]] = {}
+    for row in rows:
+        runs = [run for run in row["runs"] if "failed" not in run]
+        if runs and all(run["reached"] for run in runs):
+            values = tuple(run["seconds"] for run in runs)
+            times.setdefault(row["ours"], []).append(Entrant(row["form"], values))
+    if not (others := times.pop("", [])):
+        return {}
+    other = best(others, "s")
+    return {
+        ours: Contest(TRAININGS, title, "s", 0, forms[0], other) for ours, forms in times.items()
+    }
+
+
 def documents() -> dict[str, Any]:
-    found: dict[str, Any] = {kind: read(FIGURES / f"{kind}.json") for kind in WITH_ROWS}
-    found[CALL] = read(FIGURES / f"{CALL}.json")
+    more = (CALL, PROFILERS, TRAININGS)
+    found: dict[str, Any] = {kind: read(FIGURES / f"{kind}.json") for kind in (*WITH_ROWS, *more)}
     for kind in ("arrays", "migrations"):
         found[kind] = json.loads((FIGURES / f"{kind}.json").read_text())
     return found
@@ -256,10 +280,47 @@ def times(factor: float) -> str:
 def contest_table(chosen: list[Contest], by: str) -> str:
     def line(one: Contest) -> list[str]:
         cells = [f"[{SECTIONS[one.kind][0]}]", f"{one.what}, {one.unit}", str(one.workers or "")]
-        return [*cells, one.ours.told, one.other.told, *([times(one.factor)] if by else [])]
+        better = times(one.factor) if one.apart else f"{one.factor:.2f}"
+        return [*cells, one.ours.told, one.other.told, better]
 
-    header = ["measured", "what", "workers", "fastfeed", "best other", *([by] if by else [])]
-    return lined(header, map(line, chosen))
+    return lined(["measured", "what", "workers", "fastfeed", "best other", by], map(line, chosen))
+
+
+def training_losses(document: dict[str, Any]) -> dict[str, Any]:
+    """The whole trainings whose target another form reaches first, and how many there are."""
+    every = []
+    for name, about in document["trainings"].items():
+        rows = [row for row in document["rows"] if row["training"] == name]
+        every += of_training(about["title"], rows).values()
+    slower = sorted((one for one in every if one.factor < 1), key=lambda one: one.factor)
+    lines = (
+        (one.what, one.ours.told, one.other.told, of_other(one) + ("" if one.apart else OVERLAP))
+        for one in slower
+    )
+    return {
+        "table": lined(("training", "fastfeed", "best other", "times as long"), lines),
+        "all": len(every),
+        "slower": len(slower),
+        "apart": sum(one.apart for one in slower),
+    }
+
+
+def of_other(one: Contest) -> str:
+    """The median of fastfeed, of that of the other one."""
+    return f"{one.ours.median / one.other.median:.2f}"
+
+
+def call_shares(document: dict[str, Any]) -> dict[str, str]:
+    """What a batch into `dataset()` takes, in µs: TensorFlow's call, and the rest."""
+    rows = [row for row in document["rows"] if row["table"] == "Handing over 100 KB"]
+    found = {one.name: one.median for one in entrants(rows)}
+    whole, call = found["runner.dataset()"], found[EMPTY]
+    return {
+        "whole": figure(whole),
+        "call": f"{figure(call)} µs ({100 * call / whole:.0f} %)",
+        "own": f"{figure(whole - call)} µs ({100 - 100 * call / whole:.0f} %)",
+        "loop": f"{figure(found['fastfeed'])} µs",
+    }
 
 
 def cost_table(found: dict[str, Any]) -> str:
@@ -269,7 +330,7 @@ def cost_table(found: dict[str, Any]) -> str:
         rows = [row for row in found[kind]["rows"] if row["table"].startswith(title)]
         (ours,), (other,) = entrants(rows, names[:1]), entrants(rows, names[1:])
         one = Contest(kind, told, rows[0]["unit"], 0, ours, other)
-        ratio = f"{ours.median / other.median:.2f}" + ("" if one.apart else ", ranges overlap")
+        ratio = of_other(one) + ("" if one.apart else OVERLAP)
         lines.append((f"{told}, {one.unit}", ours.told, other.told, ratio))
     return lined(("what", "fastfeed", "without", "ratio"), lines)
 
@@ -298,9 +359,12 @@ def feature_table(table: dict[str, Any], sources: dict[str, str]) -> str:
 
 
 def profiler_table(document: dict[str, Any]) -> str:
-    """How often each tool is right about the limit of a script, and what else it says."""
+    """How often each tool is right about the limit of a script, and what else it says.
+
+    A change counts where the tool names the limit.
+    """
     header = ["", "right", "right where the truth is clear", "wrongly called input-limited"]
-    header += ["missed", "names a change", "with its gain", "slower with it"]
+    header += ["missed", "names the limit and a change", "with its gain", "slower with it"]
     lines = []
     for tool in document["rows"][0]["tools"]:
         cells = [(row, row["tools"][tool]) for row in document["rows"]]
@@ -312,12 +376,40 @@ def profiler_table(document: dict[str, Any]) -> str:
             [said["right"] for row, said in cells if row["clear"]],
             others,
             [said.get("limited") is not True for said in limited],
-            [bool(said.get("change")) for said in limited],
-            [bool(said.get("gain")) for said in limited],
+            [said["right"] and bool(said.get("change")) for said in limited],
+            [said["right"] and bool(said.get("gain")) for said in limited],
         ]
         told = [f"{sum(found)} of {len(found)}" for found in line]
         lines.append((tool, *told, f"{spread(slowed)} %" if slowed else ""))
     return lined(header, lines)
+
+
+def profiler_scores(document: dict[str, Any]) -> dict[str, int]:
+    """How many scripts each tool is right about."""
+    rows = document["rows"]
+    return {tool: sum(row["tools"][tool]["right"] for row in rows) for tool in rows[0]["tools"]}
+
+
+def profiler_losses(document: dict[str, Any]) -> str:
+    """The tools that are right more often than fastfeed, or nothing."""
+    scores = profiler_scores(document)
+    own, every = scores["fastfeed"], len(document["rows"])
+    better = [f"{tool} ({n})" for tool, n in scores.items() if n > own]
+    if not better:
+        return ""
+    return f"Right more often than fastfeed ({own} of {every}): {', '.join(better)}"
+
+
+def profiler_kinds(document: dict[str, Any]) -> str:
+    """Whether fastfeed names the kind of limit that the label of a slow script has."""
+    slow = [row for row in document["rows"] if row["limited"] and row["variant"] == "slow"]
+    wrong = []
+    for row in slow:
+        label, said = LABELS[row["script"]], row["tools"]["fastfeed"]["said"].partition(":")[0]
+        if said not in (label.code, *label.also):
+            wrong.append(f"`{row['script']}` (`{said}` in place of `{label.code}`)")
+    right = f"{len(slow) - len(wrong)} of the {len(slow)} slow variants that lose as much"
+    return right + (f", and another one for {' and '.join(wrong)}" if wrong else "")
 
 
 def profiler_errors(document: dict[str, Any]) -> str:
@@ -341,7 +433,11 @@ def profiler_facts(document: dict[str, Any]) -> dict[str, Any]:
     return {
         "table": profiler_table(document),
         "errors": profiler_errors(document),
+        "losses": profiler_losses(document),
+        "kinds": profiler_kinds(document),
+        "not_run": "; ".join(f"{what} ({why})" for what, why in document["not_run"].items()),
         "scripts": len({row["script"] for row in rows}),
+        "of_scripts": sum(label.framework == "torch" for label in LABELS.values()),
         "rows": len(rows),
         "limited": sum(row["limited"] for row in rows),
         "close": sum(not row["clear"] for row in rows),
@@ -420,16 +516,23 @@ def page() -> str:
     return rendered(
         "comparison.jinja",
         counts={"all": len(every), "worse": len(worse), "better": len(better), "same": len(same)},
+        behind="; ".join(
+            f"`{one.ours.name}` against `{one.other.name}` ({one.factor:.2f})"
+            for one in same
+            if one.factor < 1
+        ),
         worse=contest_table(worse, "others are better by"),
         better=contest_table(better, "fastfeed is better by"),
-        same=contest_table(same, ""),
+        same=contest_table(same, "factor for fastfeed"),
+        trainings=training_losses(found[TRAININGS]),
+        call=call_shares(found[CALL]),
         costs=cost_table(found),
         left=left_table(found),
         machines=machines(found),
         versions=versions(found),
         at=features["at"],
         features={t["name"]: feature_table(t, sources) for t in features["tables"]},
-        profilers=profiler_facts(read(FIGURES / f"{PROFILERS}.json")),
+        profilers=profiler_facts(found[PROFILERS]),
         addresses=addresses(sources),
     )
 

@@ -15,7 +15,7 @@ import statistics
 from typing import Any
 
 from bench import comparison, fill, pictures, report
-from bench.comparison import FIGURES
+from bench.comparison import FIGURES, wrapped
 from bench.results import read
 from bench.rounds import ROOT
 from bench.trainings import figures as trainings
@@ -38,11 +38,11 @@ def main() -> None:
 
 def with_figures(text: str) -> str:
     """Return the README with its figures."""
-    return MARKED.sub(lambda _: "".join(f"- {line}\n" for line in figures()), text)
+    return MARKED.sub(lambda _: "".join(f"{wrapped(f'- {line}')}\n" for line in figures()), text)
 
 
 def figures() -> list[str]:
-    """Return the three figures of the README."""
+    """Return the three figures of the README, each with its lowest and its highest."""
     arrays, moved = _values("arrays"), _values("migrations")["from_generator python"]
     own, other = arrays["fastfeed, arrays, 2 processes"], arrays["DataLoader of a TensorDataset"]
     rows = [row for row in _values("proving").values() if row["lost_to_input"] >= PROVEN]
@@ -50,18 +50,22 @@ def figures() -> list[str]:
     gains = [statistics.median(row["by_hand"] or [row["speedup"]]) for row in rows if row["kept"]]
     gains = [one for one in gains if one > LEAST_GAIN]
     ratios = [new / old for new, old in zip(moved["new"], moved["old"], strict=True)]
-    rates = [statistics.median(one) / 1e6 for one in (own, other)]
-    longest = max(row["took_s"] for row in rows) / 60
+    minutes = [row["took_s"] / 60 for row in rows]
     return [
-        f"MNIST from memory, shuffled, in batches of 128: {rates[0]:.1f} million records/s; a "
-        f"`DataLoader` of tensors makes {rates[1]:.2f}.",
+        f"MNIST from memory, shuffled, in batches of 128: {_spread(own, 1e-6)} million records/s; "
+        f"a `DataLoader` of tensors makes {_spread(other, 1e-6)}.",
         "A script of tf.data with Python work in its batches, moved from `from_generator` to a "
-        f"`FeedRunner`: {statistics.median(ratios):.2f} times as fast ({min(ratios):.2f} to "
-        f"{max(ratios):.2f}).",
-        f"Of {len(rows)} test scripts that lose a tenth or more to their input, `--prove` found a "
-        f"patch that gains for {len(gains)}, by hand {statistics.median(gains):.2f} times as fast "
-        f"in the median, in {longest:.0f} minutes at most.",
+        f"`FeedRunner`: {_spread(ratios)} times as fast.",
+        f"Of {len(rows)} test scripts of this project that lose a tenth or more to their input, "
+        f"`--prove` found a patch that gains for {len(gains)}, by hand {_spread(gains)} times as "
+        f"fast. It took {_spread(minutes, digits=1)} minutes.",
     ]
+
+
+def _spread(values: list[float], scale: float = 1.0, *, digits: int = 2) -> str:
+    """Return "median (lowest to highest)"."""
+    found = [scale * value for value in (statistics.median(values), min(values), max(values))]
+    return "{} ({} to {})".format(*(f"{value:.{digits}f}" for value in found))
 
 
 def _values(kind: str) -> dict[str, Any]:

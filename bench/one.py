@@ -111,13 +111,21 @@ def forever(cell: dict[str, Any]) -> dict[str, float]:
             seen.clear()
 
 
+def fault(cell: dict[str, Any]) -> dict[str, Any]:
+    from bench.faults import fault as measure
+
+    return measure(cell)
+
+
 def one_run(cell: dict[str, Any]) -> dict[str, Any]:
     from bench.trainings.training import one_run as measure
 
     return measure(cell)
 
 
-MEASURES = {f.__name__: f for f in (one_run, rate, memcpy, step, shuffled, sinks, start, forever)}
+MEASURES = {
+    f.__name__: f for f in (fault, one_run, rate, memcpy, step, shuffled, sinks, start, forever)
+}
 MEASURES |= dict.fromkeys(("gap", "tail", "resume"), streams)
 MEASURES |= dict.fromkeys(("once", "cost", "slow"), data_parallel)
 

@@ -5,8 +5,9 @@
 
 A training runs for 30 s, then its work, its step or its machine changes. Its rate from 20 to 25 s
 after the change is compared with that of every fixed number of producers under the new conditions.
-Each has a process of its own. The quota is that of a control group of version 1, for which root is
-needed. Figures are kept in changes.json.
+Each has a process of its own; one that is killed has no rate. The quota and the limit of the memory
+are those of control groups of version 1, for which root is needed. Figures are kept in
+changes.json.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,13 @@ from fastfeed.core.unix import die_with
 CHANGE_S, FOLLOW_S, MEASURED_S = 30.0, 20.0, 5.0
 AUTO, COST = 'workers="auto"', "its search, of a core"
 TUNER = "fastfeed-tuner"
-GROUP = Path("/sys/fs/cgroup/cpu")  # of version 1
+GROUPS = Path("/sys/fs/cgroup")  # of version 1
 PERIOD_US = 100_000
+# Bytes of the control group, of what each worker holds, and of what the trainer comes to hold: then
+# there is room for two workers.
+LIMIT_NBYTES, WORKER_NBYTES, TRAINER_NBYTES = 1200 << 20, 150 << 20, 480 << 20
+GROWTH_NBYTES, GROWTH_S = 10 << 20, 0.2
+HELD: list[Any] = []  # of a process
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,11 @@ class ChangingWork:
     seconds: float
     later: float
     at: float
+    held_nbytes: int = 0
 
     def __call__(self, number: int) -> Any:
+        if self.held_nbytes and not HELD:
+            HELD.append(np.ones(self.held_nbytes, np.uint8))
         seconds = self.later if time.monotonic() >= self.at else self.seconds
         if self.kind == "sleep":
             time.sleep(seconds)
@@ -57,45 +67,85 @@ class ChangingWork:
 
 
 class Neighbour:
-    """Another program that keeps a core busy."""
+    """Another program that keeps a core busy; with `goes`, until the change, else from it on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, goes: bool) -> None:
+        self._goes = goes
         self._process: Any = None
+        if goes:
+            self._come()
 
-    def come(self) -> None:
-        """Begin."""
+    def change(self, *, at_once: bool) -> None:
+        """Come, or go."""
+        if self._goes:
+            self.close()
+        else:
+            self._come()
+
+    def _come(self) -> None:
         self._process = multiprocessing.get_context("spawn").Process(
             target=_busy, args=(os.getpid(),), daemon=True
         )
         self._process.start()
 
-    def go(self) -> None:
+    def close(self) -> None:
         """End."""
-        self._process.kill()
-        self._process.join()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
 
 
-class Quota:
+class Group:
     """A control group of this process and its children, without a limit."""
 
-    def __init__(self) -> None:
-        self._folder = GROUP / f"fastfeed-tune-{os.getpid()}"
-        self._folder.mkdir()
-        (self._folder / "cgroup.procs").write_text(str(os.getpid()))
+    kind = "cpu"
 
-    def halve(self) -> None:
-        """Allow one core."""
-        (self._folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-        (self._folder / "cpu.cfs_quota_us").write_text(str(PERIOD_US))
+    def __init__(self) -> None:
+        self.folder = GROUPS / self.kind / f"fastfeed-tune-{os.getpid()}"
+        self.folder.mkdir()
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def close(self) -> None:
         """Leave the group."""
-        (GROUP / "cgroup.procs").write_text(str(os.getpid()))
+        HELD.clear()
+        (self.folder.parent / "cgroup.procs").write_text(str(os.getpid()))
         for _ in range(100):
             try:
-                return self._folder.rmdir()
+                return self.folder.rmdir()
             except OSError:  # a child is ending
                 time.sleep(0.1)
+
+
+class Quota(Group):
+    """A control group that may use one core after the change."""
+
+    def change(self, *, at_once: bool) -> None:
+        """Allow one core."""
+        (self.folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (self.folder / "cpu.cfs_quota_us").write_text(str(PERIOD_US))
+
+
+class Memory(Group):
+    """A control group whose memory the trainer fills from the change on."""
+
+    kind = "memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        (self.folder / "memory.limit_in_bytes").write_text(str(LIMIT_NBYTES))
+
+    def change(self, *, at_once: bool) -> None:
+        """Let the trainer grow."""
+        if at_once:
+            HELD.append(np.ones(TRAINER_NBYTES, np.uint8))
+        else:
+            threading.Thread(target=_grow, daemon=True).start()
+
+
+def _grow() -> None:
+    for _ in range(TRAINER_NBYTES // GROWTH_NBYTES):
+        HELD.append(np.ones(GROWTH_NBYTES, np.uint8))
+        time.sleep(GROWTH_S)
 
 
 def _busy(parent: int) -> None:
@@ -111,15 +161,18 @@ class ChangeCase:
     kind: str
     work: tuple[float, float]
     step: tuple[float, float]
-    machine: str = ""
+    machine: Callable[[], Any] | None = None
+    held_nbytes: int = 0
 
 
+PYTHON = ChangeCase("python", (0.01, 0.01), (0.005, 0.005))
 CASES = {
     "a batch takes four times as long": ChangeCase("sleep", (0.02, 0.08), (0.005, 0.005)),
     "a step is twice as fast": ChangeCase("sleep", (0.05, 0.05), (0.02, 0.01)),
-    "a neighbour comes": ChangeCase("python", (0.01, 0.01), (0.005, 0.005), "comes"),
-    "a neighbour goes": ChangeCase("python", (0.01, 0.01), (0.005, 0.005), "goes"),
-    "the quota is halved": ChangeCase("python", (0.01, 0.01), (0.005, 0.005), "quota"),
+    "a neighbour comes": replace(PYTHON, machine=partial(Neighbour, goes=False)),
+    "a neighbour goes": replace(PYTHON, machine=partial(Neighbour, goes=True)),
+    "the quota is halved": replace(PYTHON, machine=Quota),
+    "memory runs short": replace(PYTHON, machine=Memory, held_nbytes=WORKER_NBYTES),
 }
 
 
@@ -134,26 +187,20 @@ def one(case: ChangeCase, options: dict[str, Any]) -> tuple[float, float]:
     """Return the steps/s after the change, in this process, and the cores that the search took."""
     from fastfeed import FeedRunner
 
-    neighbour, quota = Neighbour(), Quota() if case.machine == "quota" else None
+    machine = case.machine() if case.machine is not None else None
     auto = "auto" in options.values()
     begin_s = time.monotonic()
     at_s = begin_s + CHANGE_S if auto else 0.0
     measured_s = at_s + FOLLOW_S if auto else begin_s + WARM_S
     rounds = int(os.environ.get(ROUNDS) or rounds_for(0.01))
-    work = ChangingWork(case.kind, rounds, *case.work, at=at_s)
-    changes: list[Callable[[], None]] = []
-    if quota is not None:
-        changes.append(quota.halve)
-    elif case.machine:
-        changes.append(neighbour.come if case.machine == "comes" else neighbour.go)
-    if case.machine == "goes":
-        neighbour.come()
+    work = ChangingWork(case.kind, rounds, *case.work, at=at_s, held_nbytes=case.held_nbytes)
+    changes = [machine.change] if machine is not None else []
     steps, since_s = 0, 0.0
     with FeedRunner(range(10**7), batch_size=1, transform=work, **options) as runner:
         for _ in runner:
             now_s = time.monotonic()
             if changes and now_s >= at_s:
-                changes.pop()()
+                changes.pop()(at_once=not auto)
             if since_s:
                 steps += 1
                 if now_s >= since_s + MEASURED_S:
@@ -168,10 +215,8 @@ def one(case: ChangeCase, options: dict[str, Any]) -> tuple[float, float]:
         cost = sum(map(int, ran)) / 1e9 / (time.monotonic() - begin_s)
         for decision in runner.tuning():
             print(f"  {decision.seconds:5.1f} s {decision}", file=sys.stderr)
-    if case.machine == "comes":
-        neighbour.go()
-    if quota is not None:
-        quota.close()
+    if machine is not None:
+        machine.close()
     return rate, cost
 
 
@@ -205,8 +250,8 @@ def main() -> None:
     for case, rates, keep in measured(given, "changes.json", cases=CASES, show=table):
         for way in ways():
             command = [sys.executable, "-m", "bench.tune_changes", "--one", way, case]
-            done = subprocess.run(command, stdout=subprocess.PIPE, timeout=180, check=True)
-            rate, cost = map(float, done.stdout.split()[-2:])
+            done = subprocess.run(command, stdout=subprocess.PIPE, timeout=180, check=False)
+            rate, cost = map(float, done.stdout.split()[-2:] or (0, 0))
             rates |= {way: rate, COST: cost} if way == AUTO else {way: rate}
             keep()
 

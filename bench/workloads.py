@@ -6,6 +6,8 @@ that was lost, given twice, or overwritten while it was read.
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -176,7 +178,25 @@ class Photos(Work):
         cv2.resize(part, out.shape[1::-1], dst=out)
 
 
-KINDS = {kind.__name__: kind for kind in (Ready, OnePass, Sleep, Python, Photos)}
+@dataclass
+class Faulty(Work):
+    """5 ms a batch; in number `at` the worker "raises" or is "killed", and the file `mark` gets the
+    time of that."""
+
+    fault: str = ""
+    at: int = 0
+    mark: str = ""
+
+    def make(self, index: int, out: Batch) -> None:
+        time.sleep(0.005)
+        if index == self.at and self.fault in ("raises", "killed"):
+            Path(self.mark).write_text(str(time.time()))
+            if self.fault == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError(f"record {index} is broken")
+
+
+KINDS = {kind.__name__: kind for kind in (Ready, OnePass, Sleep, Python, Photos, Faulty)}
 
 
 def to_json(work: Work) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from bench.comparison import FIGURES as RESULTS
-from bench.comparison import lined, rendered
+from bench.comparison import OVERLAP, Contest, lined, of_other, of_training, rendered, wrapped
 from bench.report import number
 from bench.results import Row, ratio, read
 from bench.rounds import ROOT
 
 PAGE = ROOT / "docs" / "trainings.md"
 HEAD = ("", "s to the target", "steps", "steps/s", "waited", "CPU s", "memory, MB", "lines")
+OURS = ("fixed", "auto")
 FIGURES = ("seconds", "steps", "steps_per_s", "starvation", "cpu_s", "memory_mb")
 
 
@@ -36,6 +37,7 @@ def page() -> str:
         "trainings/page.jinja",
         machine=f"{about['cores']} cores of {about['cpu']}, {about['at']}. {told}.",
         summary=summary(document),
+        steps=steps_apart(document),
         report=report(document),
     )
 
@@ -51,16 +53,39 @@ def summary(document: dict[str, Any]) -> str:
         first, waits = rows[0]["form"], _median(rows[0], "starvation")
         best = max(rates.keys() - mine, key=lambda form: rates[form])
         own = max(mine, key=lambda form: rates[form])
+        times = of_training(about["title"], rows)
         lines.append(
             (
                 *(about["title"], f"{first}: {number(rates[first])}", f"{waits:.0%}"),
                 f"{own.removeprefix('fastfeed, ')}: {number(rates[own])}",
                 f"{rates[own] / rates[first]:.2f} ({1 / (1 - waits):.2f})",
                 f"{rates[own] / rates[best]:.2f} ({best})",
+                *(_time(times.get(ours)) for ours in OURS),
             )
         )
     head = ("training", "first form: steps/s", "waits", "fastfeed: steps/s")
-    return lined((*head, "times the first form", "times the best other form"), lines)
+    head += ("times the first form", "times the best other form")
+    return lined((*head, *(f"s to the target, {ours}" for ours in OURS)), lines)
+
+
+def _time(one: Contest | None) -> str:
+    """Return the time of a form of fastfeed, as a multiple of that of the best other form."""
+    if one is None:
+        return "target not reached"
+    return f"{of_other(one)} ({one.other.name}{'' if one.apart else OVERLAP})"
+
+
+def steps_apart(document: dict[str, Any]) -> str:
+    """Return the fewest and the most steps to the target among the forms of each training."""
+    told = []
+    for name, about in document["trainings"].items():
+        rows = [row for row in document["rows"] if row["training"] == name and good_runs(row)]
+        if rows:
+            steps = sorted(_median(row, "steps") for row in rows)
+            between = f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
+            more = 100 * (steps[-1] / steps[0] - 1)
+            told.append(f"{about['title'].partition(',')[0]}: {between} ({more:.0f} %)")
+    return "; ".join(told)
 
 
 def _rates(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -78,11 +103,14 @@ def heading(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     for key in notes:
         found = {run.get(key) for row in rows for run in row["runs"]} - {None, ""}
         told += [f"{text[0].upper()}{text[1:]}." for text in sorted(found)]
+    loads = [run["load"] for row in rows for run in row["runs"] if "load" in run]
+    if loads:
+        told.append(f"Load average before the runs: {min(loads):.1f} to {max(loads):.1f}.")
     if about["quick"]:
         told.append("Three steps of each: the figures mean nothing.")
     for form, names in about["not_installed"].items():
         told.append(f"{form}: not run, because {', '.join(names)} is not installed.")
-    return f"**{about['title']}**\n\n{' '.join(told)}"
+    return f"**{about['title']}**\n\n{wrapped(' '.join(told))}"
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
@@ -120,7 +148,7 @@ def verdict(rows: list[dict[str, Any]]) -> str:
         for row in rows:
             if row["ours"] and row["form"] != best.peer:
                 text += f"; {row['form']}: {_distance(found.get(row['form']), best)}"
-        texts.append(f"{text}.")
+        texts.append(wrapped(f"{text}."))
     return "\n".join(texts)
 
 

@@ -13,8 +13,19 @@ STAGES = ("read", "filter", "transform", "augment", "collate", "handover", "shuf
 
 @dataclass(slots=True)
 class StageRow:
-    """The counters of one producer or of the consumer; seconds are cumulative. Those of the
-    consumer's stages (`shuffle`, and `augment` with DALI) are parts of its `wait_in_s`."""
+    """The counters of one producer or of the consumer; all are cumulative.
+
+    `batches`, `records` and `nbytes` (bytes) that it made or took; `skipped`: batches of zero
+    records. `cpu_s`: seconds on a core; of the consumer, in the hand-over to a framework, with the
+    interpreter lock. `wait_in_s`: seconds of its waits for input. `wait_out_s`: of those for room
+    behind it. `errors`: records and batches that raised and were left out, with on_error="skip".
+    `copied`: batches handed out as copies, because the consumer holds all slots that can be spared.
+
+    Seconds by stage: `read_s` (the source, or its cache), `filter_s`, `transform_s` (of records and
+    batches), `augment_s` (with decoding), `collate_s` (with casts and checks), `handover_s` and
+    `shuffle_s`. Those of the consumer's stages (`shuffle`, and `augment` with DALI) are parts of
+    its `wait_in_s`.
+    """
 
     batches: int = 0
     records: int = 0
@@ -52,7 +63,8 @@ STAGE_SECONDS = attrgetter(*(f"{stage}_s" for stage in STAGES))
 
 @dataclass(frozen=True, slots=True)
 class SlotCounts:
-    """The number of shared-memory slots in each state; every slot is in exactly one of them."""
+    """The number of shared-memory slots in each state: without a batch, in a producer's hands, with
+    a batch that is not taken yet, and with one that the loop holds. Every slot is in one state."""
 
     free: int
     filling: int

@@ -43,10 +43,12 @@ def activity_of(thread: int | None) -> int:
 
 
 class ProducerStatus(NamedTuple):
-    """One producer. `worker`: the number of its worker process, 0 for a thread of the trainer.
-    `stream`, `item`, `record`: the record in flight, -1 for none or unknown. `where`: the
-    innermost line of the user's code, as "decode data.py:41", or the node of a remote producer.
-    `number`: its place in `Snapshot.producers`."""
+    """One producer. `kind`: 0 for a thread of the trainer, 1 for one of a worker process, 2 for a
+    remote one. `state`: an index into STATES of fastfeed.core.status. `worker`: the number of its
+    worker process, 0 for a thread of the trainer. `pid`, `tid`: its process, and its thread in the
+    trainer, else 0. `stream`, `item`, `record`: the record in flight, -1 for none or unknown.
+    `counters`: what it has done. `where`: the innermost line of the user's code, as "decode
+    data.py:41", or the node of a remote producer. `number`: its place in `Snapshot.producers`."""
 
     kind: int  # THREAD, PROCESS or REMOTE
     state: int  # an index into STATES
@@ -64,7 +66,8 @@ class ProducerStatus(NamedTuple):
 class WorkerStatus(NamedTuple):
     """A worker process. `handle` identifies it, and `number` its place, which its successor takes.
 
-    `pid` is None until it exists. `node`: where it runs, if that is not this machine's own process.
+    `pid` is None until it exists. `ended`: its process is gone. `node`: where it runs, if that is
+    not this machine's own process.
     """
 
     handle: int
@@ -75,7 +78,9 @@ class WorkerStatus(NamedTuple):
 
 
 class FeedStatus(NamedTuple):
-    """A feed at one moment. `over`: no more batches will come, and no producer works for it."""
+    """A feed at one moment: its `state` (an index into FEED_STATES of fastfeed.core.status), the
+    text of the `error` that ended it ("" without one), its `producers`, and its `workers`, the
+    worker processes. `over`: no more batches will come, and no producer works for it."""
 
     state: int  # an index into FEED_STATES
     error: str

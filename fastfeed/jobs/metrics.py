@@ -34,6 +34,7 @@ FAMILIES = (
     ("fastfeed_wait_seconds_total", "wait_s", "Time the training loop waited for input."),
     ("fastfeed_elapsed_seconds_total", "elapsed_s", "Time since the first batch."),
     ("fastfeed_errors_total", "errors", "Errors that on_error='skip' passed over."),
+    ("fastfeed_decisions_total", "decisions", "Decisions on a number of producers (auto)."),
     ("fastfeed_starvation_ratio", "starvation", "Share of the last seconds waited for input."),
     ("fastfeed_steps_per_second", "steps_per_second", "Batches taken, of the last seconds."),
     ("fastfeed_queue_depth", "depth", "Batches made and not yet taken."),

@@ -51,6 +51,7 @@ class RunnerSample(NamedTuple):
     bytes_per_second: float | None = None
     starvation: float | None = None
     wait_ms: float | None = None  # of a step
+    decisions: int = 0  # on a number of producers that is "auto"
 
 
 class ProducerSample(NamedTuple):
@@ -113,7 +114,7 @@ class WatchedRunner:
         self._started: set[int] = set()  # numbers of worker processes
         self._rows: list[ProducerSample] = []
         self._state = status.FEED_RUNS
-        self._decided_s = -1.0  # of the last decision that was seen
+        self._decided_s, self._decisions = -1.0, 0  # of the last decision that was seen
 
     def look(self) -> Sighting | None:
         """Return the present status, without a wait; None before the start and after the end."""
@@ -133,9 +134,11 @@ class WatchedRunner:
             for producer in found.producers
         ]
         sample = self._sample(now, found, since=(seconds, recent))
-        events = self._events(found, rows)
-        events += [str(one) for one in now.tuning if one.seconds > self._decided_s]
+        decided = [str(one) for one in now.tuning if one.seconds > self._decided_s]
         self._decided_s = max([self._decided_s, *(one.seconds for one in now.tuning[-1:])])
+        self._decisions += len(decided)
+        events = [*self._events(found, rows), *decided]
+        sample = sample._replace(decisions=self._decisions)
         self.last = Sighting(sample, rows, events, found.over)
         return self.last
 

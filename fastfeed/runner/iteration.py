@@ -149,7 +149,8 @@ def _first(stream: Stream, feed: Feed) -> Batch | None:
 
 
 class Epoch:
-    """The batches of one epoch, from `epochs()`; `number` counts from 0."""
+    """The batches of one epoch, from `epochs()`. `number` counts from 0; `complete` is True once
+    its end was reached."""
 
     def __init__(self, runner: Any, feed: Feed, *, turns: Turns, turn: Turn) -> None:
         schedule = feed.schedule

@@ -31,7 +31,17 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class SinkTraits:
-    """Declared traits of a sink; everything else must be as in the plain loop."""
+    """Declared traits of a sink; everything else must be as in the plain loop.
+
+    `lists_become_tuples`, `namedtuples_become_tuples`: the containers of its elements. Without
+    `partial_batch` the last batch may not be smaller than the others. `dtypes`: those of leaves
+    that it supports; uint8, int64 and float32 are always used, and "bytes" is one, too. `casts`:
+    the resulting dtype of each that it converts, as in {"int64": "int32"}. `errors`: what the
+    framework raises instead of ProducerError and FeedStopped. Without `again` the result of `open`
+    can be iterated only once. `goes_on`: after an early break the next iteration continues with the
+    rest. Without `padded` it does not support records that vary in shape. `ahead`: batches that
+    must be made beyond the one that is handed out.
+    """
 
     lists_become_tuples: bool = False
     namedtuples_become_tuples: bool = False

@@ -175,6 +175,58 @@ def test_where_no_other_library_was_measured_there_is_no_contest() -> None:
     assert len(list(comparison.of_arrays(rates))) == 1
 
 
+def training(form: str, ours: str, *seconds: float, reached: bool = True) -> dict[str, Any]:
+    runs = [{"seconds": one, "reached": reached} for one in seconds]
+    return {"training": "tokens", "form": form, "ours": ours, "runs": runs}
+
+
+def test_a_training_compares_both_forms_with_the_best_other_one() -> None:
+    rows = [
+        training("plain", "", 40, 42),
+        training("Grain", "", 20, 22),
+        training("fast", "", 1, 1, reached=False),
+        training("two", "fixed", 21, 23),
+        training("auto", "auto", 31, 33),
+    ]
+    found = comparison.of_training("texts", rows)
+    assert {one.other.name for one in found.values()} == {"Grain"}
+    assert [comparison.of_other(found[ours]) for ours in ("fixed", "auto")] == ["1.05", "1.52"]
+    assert [found[ours].apart for ours in ("fixed", "auto")] == [False, True]
+    assert not comparison.of_training("texts", rows[2:])
+
+    document = {"trainings": {"tokens": {"title": "texts"}}, "rows": [*rows, {**rows[0]}]}
+    losses = comparison.training_losses(document)
+    assert (losses["all"], losses["slower"], losses["apart"]) == (2, 2, 1)
+    assert losses["table"].split("\n")[2:] == [
+        "| texts | auto: 32 (31 to 33) | Grain: 21 (20 to 22) | 1.52 |",
+        "| texts | two: 22 (21 to 23) | Grain: 21 (20 to 22) | 1.05, ranges overlap |",
+    ]
+
+
+def test_the_losses_of_fastfeed_stand_first() -> None:
+    found = comparison.documents()
+    first, _, _ = comparison.page().partition("## Where fastfeed is faster")
+    assert comparison.training_losses(found[comparison.TRAININGS])["table"] in first
+    losses = comparison.profiler_losses(found[comparison.PROFILERS])
+    assert losses in " ".join(first.split())
+    photos = [one for one in comparison.contests(found) if one.kind == "photos"]
+    assert ("fastfeed, augment in threads", "spdl") in {(c.ours.name, c.other.name) for c in photos}
+
+
+def test_the_shares_of_a_call_are_those_of_tensorflow_and_the_rest() -> None:
+    medians = {"runner.dataset()": 150.0, comparison.EMPTY: 100.0, "fastfeed": 20.0}
+    rows = [
+        {"table": "Handing over 100 KB", "peer": name, "values": [value]}
+        for name, value in medians.items()
+    ]
+    assert comparison.call_shares({"rows": rows}) == {
+        "whole": "150",
+        "call": "100 µs (67 %)",
+        "own": "50 µs (33 %)",
+        "loop": "20 µs",
+    }
+
+
 def test_all_tables_and_pictures_follow_from_the_json_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ def test_the_figures_follow_from_the_results() -> None:
     text = README.read_text()
     assert with_figures(text) == text and MARKED.search(text)
     assert len(figures()) == 3
+    assert all(re.search(r"[\d.]+ \([\d.]+ to [\d.]+\)", figure) for figure in figures())
     assert (
         with_figures("<!-- figures -->\nold\n<!-- end -->") != "<!-- figures -->\nold\n<!-- end -->"
     )

@@ -176,8 +176,43 @@ def test_the_table_follows_from_the_document() -> None:
     tools = list(document["rows"][0]["tools"])
     assert comparison.profiler_table(document).count("\n") == 1 + len(tools)
 
+    for row in document["rows"]:  # one that always names a change, and is never right
+        said = {"right": False, "limited": not row["limited"], "change": "any", "gain": 2.0}
+        row["tools"] = {"one": said | {"slowed": 0.01}}
+    limited = sum(row["limited"] for row in document["rows"])
+    told = f"| {limited} of {limited} | 0 of {limited} | 0 of {limited} | 1 (1 to 1) % |"
+    assert comparison.profiler_table(document).endswith(told)
+
     for row in document["rows"]:
         row["tools"] = {"one": {"right": True, "limited": row["limited"], "slowed": 0.01}}
     told = f"{len(document['rows'])} of {len(document['rows'])}"
     assert f"| one | {told} |" in comparison.profiler_table(document)
     assert comparison.profiler_errors(document) == "- **one** is wrong about none."
+
+
+def told_row(script: str, variant: str, *, said: str, right: bool) -> dict[str, Any]:
+    answers = {"fastfeed": {"right": right, "said": f"{said}: 5 steps/s"}}
+    answers |= {"TraceML": {"right": True}, "gpuprof": {"right": variant == "free"}}
+    return {"script": script, "variant": variant, "limited": variant != "free", "tools": answers}
+
+
+def test_what_fastfeed_is_wrong_about_is_told() -> None:
+    rows = [
+        told_row("audio_loader", "slow", said="input.latency", right=True),
+        told_row("fields_loader", "slow", said="external.noise", right=False),
+        told_row("fields_loader", "fixed", said="external.noise", right=False),
+        told_row("fields_loader", "free", said="step.bound", right=True),
+    ]
+    losses = comparison.profiler_losses({"rows": rows})
+    assert losses == "Right more often than fastfeed (2 of 4): TraceML (4)"
+    assert comparison.profiler_kinds({"rows": rows}) == (
+        "1 of the 2 slow variants that lose as much, and another one for `fields_loader` "
+        "(`external.noise` in place of `input.cpu`)"
+    )
+    assert comparison.profiler_kinds({"rows": rows[:1]}) == (
+        "1 of the 1 slow variants that lose as much"
+    )
+    assert comparison.profiler_losses({"rows": rows[:1]}) == ""
+    facts = comparison.profiler_facts(read(FIGURES / "profilers.json"))
+    assert facts["scripts"] <= facts["of_scripts"] == len(NAMES)
+    assert "TraceML and gpuprof observe PyTorch only" in facts["not_run"]

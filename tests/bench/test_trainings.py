@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bench.trainings import audio, command, tokens
-from bench.trainings.figures import report
+from bench.trainings.figures import report, steps_apart, summary
 from bench.trainings.training import (
     FIRST_LOSSES,
     NAMES,
@@ -247,11 +247,12 @@ def test_a_form_that_did_not_reach_the_target_is_not_the_best() -> None:
     }
     text = report(document(rows, not_installed={"Grain": ["grain"]}, quick=True))
     lines = text.split("\n")
-    assert lines[2] == (
+    assert lines[2:4] == [
         "Target: a mean loss of 0.3, in 2,000 steps at most. 10 made texts. Three steps of each: "
-        "the figures mean nothing. Grain: not run, because grain is not installed."
-    )
-    starts = [line.split(" | ")[:2] for line in lines[6:10]]
+        "the figures mean nothing.",
+        "Grain: not run, because grain is not installed.",
+    ]
+    starts = [line.split(" | ")[:2] for line in lines[7:11]]
     assert starts == [
         ["| fast", "reached in 1 of 2 runs, mean loss 0.575 (0.25 to 0.9)"],
         ["| broken", "failed: no memory"],
@@ -263,6 +264,29 @@ def test_a_form_that_did_not_reach_the_target_is_not_the_best() -> None:
         "- steps/s: the best is fast (18.3 (16.7 to 20)); ours: 0.27 of it (one run); "
         "auto: no figure.",
     ]
+
+
+def test_the_load_before_the_runs_is_told() -> None:
+    runs = [run(40.0, load=0.25), run(42.0, load=3.11), run(41.0)]
+    assert "Load average before the runs: 0.2 to 3.1." in report(document({"plain": ("", runs)}))
+
+
+def test_the_summary_has_the_time_to_the_target_of_both_forms() -> None:
+    rows = {
+        "plain": ("", [run(40.0), run(42.0)]),
+        "Grain": ("", [run(20.0), run(22.0)]),
+        "fastest": ("", [run(1.0, reached=False), run(1.0)]),
+        "fastfeed, threads=2": ("fixed", [run(21.0, steps=120), run(23.0, steps=120)]),
+        "auto": ("auto", [run(31.0), run(33.0)]),
+    }
+    head, _, line = summary(document(rows)).split("\n")
+    assert head.endswith("| s to the target, fixed | s to the target, auto |")
+    assert line.endswith("| 1.05 (Grain, ranges overlap) | 1.52 (Grain) |")
+    assert "| threads=2: 4.55 |" in line
+    assert steps_apart(document(rows)) == "texts: 100 to 120 (20 %)"
+
+    rows["auto"] = "auto", [run(31.0, reached=False)]
+    assert summary(document(rows)).endswith("(Grain, ranges overlap) | target not reached |")
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,9 +110,11 @@ def test_what_was_decided_is_told(script: list[int], caplog: pytest.LogCaptureFi
         found = seen.look()
         assert found is not None
         assert "threads 1 -> 3: the test" in found.events
+        assert found.sample.decisions == 1
         again = seen.look()
         assert again is not None
         assert "threads 1 -> 3: the test" not in again.events
+        assert again.sample.decisions == 1
         until(lambda: "threads 1 -> 3: the test" in caplog.messages, "the log")
 
 
@@ -529,3 +533,57 @@ def test_a_loop_begins_with_the_work_that_is_known_of_its_feed(clock: Clock) -> 
         found.most(replace(NOTHING_YET, produced=row), 1)
         clock.now_s += 1.0
     assert found._core_share() >= 0.0
+
+
+@pytest.mark.parametrize("auto", [{"threads": "auto"}, {"processes": "auto"}])
+def test_memory_for_two_batches_is_enough(auto: dict[str, Any]) -> None:
+    records = np.zeros((200, 1000))
+    with FeedRunner(records, batch_size=10, memory=2_000_000, epochs=2, **auto) as runner:
+        assert sum(len(one) for one in runner) == 400
+    with FeedRunner(records, batch_size=10, memory=2 * 80_000, threads="auto") as runner:
+        assert ProducerLimits("threads", runner.options).most(snapshot_of(runner), 1)[0] <= 2
+
+
+@pytest.mark.parametrize("allowed", [0.5, 1.0])
+def test_a_core_or_less_has_few_producers(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, allowed: float
+) -> None:
+    monkeypatch.setattr(machine, "quota", lambda: allowed)
+    monkeypatch.setattr(limits, "cores_of_rank", machine.cores_of_rank)
+    limit = ProducerLimits("threads", FeedOptions(memory="1GB"))
+    for second in range(3):
+        made = StageRow(cpu_s=float(second), read_s=float(second))
+        clock.go_on(1.0)
+        most = limit.most(replace(WORK, produced=made), 1)
+    assert most == (2, "the number of cores")
+
+
+DAEMON = """
+import multiprocessing as mp
+import sys
+from fastfeed import FeedRunner
+
+def train(queue, knob):
+    with FeedRunner(range(1000), batch_size=10, **{knob: "auto"}) as runner:
+        queue.put(sum(int(batch.sum()) for batch in runner))
+
+if __name__ == "__main__":
+    context = mp.get_context("spawn")
+    queue = context.Queue()
+    child = context.Process(target=train, args=(queue, sys.argv[1]), daemon=True)
+    child.start()
+    print(queue.get(timeout=60))
+    child.join(60)
+"""
+
+
+@pytest.mark.parametrize("knob", ["threads", "processes", "workers"])
+def test_a_daemonic_process_looks_for_its_number(tmp_path: Path, knob: str) -> None:
+    (tmp_path / "train.py").write_text(DAEMON)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "train.py"), knob],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == str(sum(range(1000))), done.stderr

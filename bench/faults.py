@@ -38,33 +38,33 @@ def fault(cell: dict[str, Any]) -> dict[str, Any]:
     work, peer = from_json(cell["work"]), PEERS[cell["peer"]]
     assert isinstance(work, Faulty)
     seen: list[int] = []
-    found: dict[str, Any] = {"error": "", "shows_line": False}
-    begin_s = time.time()
-    try:
-        with peer.open(work, 2) as batches:
-            _take(batches, seen, most=BATCHES_LEFT if work.fault == "left" else MOST)
-            begin_s = time.time()
-    except Exception as error:
-        text = traceback.format_exc()
-        found["error"] = next(iter(traceback.format_exception_only(error)), "").strip()[:120]
-        found["shows_line"] = "raise ValueError" in text
-    now_s, mark = time.time(), Path(work.mark)
-    began_s = float(mark.read_text()) if mark.exists() else begin_s
+    found: dict[str, Any] = {"error": "", "at_s": time.time()}
+    with contextlib.suppress(Exception), peer.open(work, 2) as batches:
+        found |= _taken(batches, seen, most=BATCHES_LEFT if work.fault == "left" else MOST)
+    ended_s, mark = time.time(), Path(work.mark)
+    began_s = float(mark.read_text()) if mark.exists() else found["at_s"]
     time.sleep(SETTLED_S)
     return {
         **found,
-        "value": now_s - (began_s if work.fault != "left" else begin_s),
+        "value": found["at_s"] - began_s,
+        "ends_s": ended_s - found["at_s"],
         "batches": len(seen),
-        "missing": len(set(range(max(seen, default=0))) - set(seen)),
         "left": sum(_works(one) for one in psutil.Process().children(recursive=True)),
     }
 
 
-def _take(batches: Iterator[Any], seen: list[int], *, most: int) -> None:
-    for batch in batches:
-        seen.append(read_stamp(batch))
-        if len(seen) >= most:
-            return
+def _taken(batches: Iterator[Any], seen: list[int], *, most: int) -> dict[str, Any]:
+    """Take batches until there are enough, or one fails; return what was seen then."""
+    text = error = ""
+    try:
+        for batch in batches:
+            seen.append(read_stamp(batch))
+            if len(seen) >= most:
+                break
+    except Exception as found:
+        text = traceback.format_exc()
+        error = next(iter(traceback.format_exception_only(found)), "").strip()[:120]
+    return {"error": error, "shows_line": "raise ValueError" in text, "at_s": time.time()}
 
 
 def _works(process: psutil.Process) -> bool:

@@ -38,7 +38,9 @@ def page() -> str:
         machine=f"{about['cores']} cores of {about['cpu']}, {about['at']}. {told}.",
         summary=summary(document),
         steps=steps_apart(document),
-        report=report(document),
+        report="\n".join(
+            line if line.startswith("|") else wrapped(line) for line in report(document).split("\n")
+        ),
     )
 
 
@@ -110,7 +112,7 @@ def heading(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         told.append("Three steps of each: the figures mean nothing.")
     for form, names in about["not_installed"].items():
         told.append(f"{form}: not run, because {', '.join(names)} is not installed.")
-    return f"**{about['title']}**\n\n{wrapped(' '.join(told))}"
+    return f"**{about['title']}**\n\n{' '.join(told)}"
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
@@ -148,7 +150,7 @@ def verdict(rows: list[dict[str, Any]]) -> str:
         for row in rows:
             if row["ours"] and row["form"] != best.peer:
                 text += f"; {row['form']}: {_distance(found.get(row['form']), best)}"
-        texts.append(wrapped(f"{text}."))
+        texts.append(f"{text}.")
     return "\n".join(texts)
 
 

@@ -31,7 +31,7 @@ MAX_TASKS = 200
 STACKS = 400  # of all tasks together
 MAX_STACK_PLACES = 50  # places of a stack, the innermost
 MAX_TEXT = 20_000  # characters
-DOCS = "docs/diagnosing.md#"  # where each code has a heading
+DOCS = "docs/reference/verdicts.md#"  # where each code has a heading
 Json = dict[str, Any]
 
 

@@ -45,6 +45,7 @@ WITH_ROWS = ("transport", "scaling", "startup", "photos", "streams", "shuffle", 
 LESS_IS_BETTER = {"s", "ms", "µs", "ms a step", "MB", "times the median"}
 REFERENCES = {"bare ring", "bare loop", "one memcpy", "memcpy, 5 pairs in turn", "step alone"}
 REFERENCES |= {"step alone, waiting in between", "threads that sleep"}
+FAULTS = "faults"
 LEFT_OVER = "left after the trainer was killed"
 DALI_FED, DALI_ALONE = "fastfeed, dali-cpu", "dali, alone"
 TWO_WORKERS = "photographs, workers: 2"
@@ -250,7 +251,7 @@ def of_training(title: str, rows: Iterable[dict[str, Any]]) -> dict[str, Contest
 
 
 def documents() -> dict[str, Any]:
-    more = (CALL, PROFILERS, TRAININGS)
+    more = (CALL, FAULTS, PROFILERS, TRAININGS)
     found: dict[str, Any] = {kind: read(FIGURES / f"{kind}.json") for kind in (*WITH_ROWS, *more)}
     for kind in ("arrays", "migrations"):
         found[kind] = json.loads((FIGURES / f"{kind}.json").read_text())
@@ -339,6 +340,45 @@ def left_table(found: dict[str, Any]) -> str:
     rows = [row for row in found["startup"]["rows"] if row["table"] == LEFT_OVER]
     lines = ((row["peer"], row["also"], str(len(row["values"]))) for row in rows)
     return lined(("library", "processes, and memory", "runs"), lines)
+
+
+def fault_table(document: dict[str, Any]) -> str:
+    """What the loop sees of a worker that fails, and what a loop that is left leaves."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in document["rows"]:
+        found.setdefault(row["tool"], {})[row["fault"]] = row
+    lines = []
+    for tool, rows in found.items():
+        cells = [
+            _seen_of(rows[kind], document["limit_s"]) if kind in rows else "no worker process"
+            for kind in ("raises", "killed")
+        ]
+        lines.append((f"`{tool}`", *cells, _left_by(rows["left"], document["limit_s"])))
+    return lined(("library", "a worker raises", "a worker is killed", "the loop is left"), lines)
+
+
+def _seen_of(row: dict[str, Any], limit_s: float) -> str:
+    """The error that a loop gets, and when."""
+    if row.get("hangs"):
+        return f"nothing within {limit_s:.0f} s"
+    if row.get("ended"):
+        return f"the process ends: {row['error']}"
+    if not row["error"]:
+        return f"the loop goes on; {_remains(row)}"
+    name = row["error"].partition(":")[0].rpartition(".")[2]
+    line = " with the line" if row["shows_line"] else ""
+    return f"`{name}`{line} after {row['value']:.2f} s; {_remains(row)}"
+
+
+def _left_by(row: dict[str, Any], limit_s: float) -> str:
+    """How long the end of a loop takes that `break` leaves, and what is left."""
+    if row.get("hangs"):
+        return f"it does not end within {limit_s:.0f} s"
+    return f"{row['ends_s']:.2f} s; {_remains(row)}"
+
+
+def _remains(row: dict[str, Any]) -> str:
+    return f"{row['left']} processes left" if row["left"] else "nothing left"
 
 
 def feature_table(table: dict[str, Any], sources: dict[str, str]) -> str:
@@ -528,6 +568,7 @@ def page() -> str:
         call=call_shares(found[CALL]),
         costs=cost_table(found),
         left=left_table(found),
+        faults=fault_table(found[FAULTS]),
         machines=machines(found),
         versions=versions(found),
         at=features["at"],

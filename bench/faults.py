@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import time
 import traceback
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from typing import Any
 import psutil
 
 from bench import libraries  # noqa: F401  # they register themselves
-from bench.peers import PEERS
+from bench.peers import PEERS, Peer
 from bench.results import SCHEMA, machine, write
 from bench.rounds import started
 from bench.workloads import Faulty, from_json, read_stamp, to_json
@@ -38,9 +39,8 @@ def fault(cell: dict[str, Any]) -> dict[str, Any]:
     work, peer = from_json(cell["work"]), PEERS[cell["peer"]]
     assert isinstance(work, Faulty)
     seen: list[int] = []
-    found: dict[str, Any] = {"error": "", "at_s": time.time()}
-    with contextlib.suppress(Exception), peer.open(work, 2) as batches:
-        found |= _taken(batches, seen, most=BATCHES_LEFT if work.fault == "left" else MOST)
+    found = _opened(peer, work, seen)
+    gc.collect()  # nothing refers to the iterator any more
     ended_s, mark = time.time(), Path(work.mark)
     began_s = float(mark.read_text()) if mark.exists() else found["at_s"]
     time.sleep(SETTLED_S)
@@ -51,6 +51,13 @@ def fault(cell: dict[str, Any]) -> dict[str, Any]:
         "batches": len(seen),
         "left": sum(_works(one) for one in psutil.Process().children(recursive=True)),
     }
+
+
+def _opened(peer: Peer, work: Faulty, seen: list[int]) -> dict[str, Any]:
+    found: dict[str, Any] = {"error": "", "at_s": time.time()}
+    with contextlib.suppress(Exception), peer.open(work, 2) as batches:
+        found |= _taken(batches, seen, most=BATCHES_LEFT if work.fault == "left" else MOST)
+    return found
 
 
 def _taken(batches: Iterator[Any], seen: list[int], *, most: int) -> dict[str, Any]:

@@ -374,11 +374,13 @@ def _left_by(row: dict[str, Any], limit_s: float) -> str:
     """How long the end of a loop takes that `break` leaves, and what is left."""
     if row.get("hangs"):
         return f"it does not end within {limit_s:.0f} s"
-    return f"{row['ends_s']:.2f} s; {_remains(row)}"
+    return f"{row['ends_s']:.2f} s; {_remains(row | {'ends_s': 0})}"
 
 
 def _remains(row: dict[str, Any]) -> str:
-    return f"{row['left']} processes left" if row["left"] else "nothing left"
+    plural = "es" * (row["left"] > 1)
+    takes = f"ends {row['ends_s']:.0f} s later, " * (row["ends_s"] >= 1)
+    return takes + (f"{row['left']} process{plural} left" if row["left"] else "nothing left")
 
 
 def feature_table(table: dict[str, Any], sources: dict[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -45,21 +46,23 @@ def free_memory_nbytes(root: Path = ROOT, own: str | None = None) -> int:
     return max(free, MIN_FREE_NBYTES)
 
 
-def used_memory_nbytes(folder: Path) -> int | None:
-    """Return the bytes that a control group uses, without the pages of files that the kernel drops
-    first; None if unknown."""
+def used_memory_nbytes(folder: Path, *, kinds: Sequence[str] = ("inactive",)) -> int | None:
+    """Return the bytes that a control group uses, without the pages of files of some kinds, by
+    default those that the kernel drops first; None if unknown."""
     used = _number(folder, "memory.current", "memory.usage_in_bytes")
-    names = "total_inactive_file", "inactive_file"  # version 1 has both: the first one is for all
-    text = _text(f"{folder}/memory.stat")
-    found = [re.search(rf"^{name} (\d+)$", text, re.MULTILINE) for name in names]
-    dropped = next((int(one[1]) for one in found if one), 0)
+    text, dropped = _text(f"{folder}/memory.stat"), 0
+    for kind in kinds:
+        names = f"total_{kind}_file", f"{kind}_file"  # version 1 has both: the first is for all
+        found = [re.search(rf"^{name} (\d+)$", text, re.MULTILINE) for name in names]
+        dropped += next((int(one[1]) for one in found if one), 0)
     return None if used is None else max(0, used - dropped)
 
 
 def nearly_full(share: float, root: Path = ROOT, *, own: str | None = None) -> bool:
-    """Return True if less than a `share` of what a control group may use is left."""
+    """Return True if less than a `share` of what a control group may use is left, beside the pages
+    of files."""
     for folder in memory_groups(root, own):
-        most, used = _most_memory(folder), used_memory_nbytes(folder)
+        most, used = _most_memory(folder), used_memory_nbytes(folder, kinds=("inactive", "active"))
         if most < UNLIMITED and used is not None and used > most * (1 - share):
             return True
     return False

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 TIE = 0.02  # relative difference of two rates that is no difference; the fewer producers win
 STARVING = 0.02  # starvation from which more producers may gain
+CHANGED = 0.15  # relative change of the rate of another training
 CLEAR = 2.5  # standard errors of a difference that is no noise
 MAX_ALTERNATIONS = 2  # windows of a number that is hard to tell from the kept one
 MAX_GROWTH = 4.0  # of the number in one step
@@ -88,15 +89,20 @@ class CountSearch:
         self.over = not tries
         self._rival: int | None = None  # number that is hard to tell from the kept one
         self._again: set[int] = set()  # numbers whose first window was in doubt
+        self._checks = False  # the kept number is measured again
         self._known: dict[int, list[TrainingWindow]] = {}
 
     def add(self, window: TrainingWindow, *, most: int) -> Comparison | None:
         """Add a window of `wanted` producers, of which there may be `most`; return what is decided
         by it."""
-        self._known.setdefault(window.producers, []).append(window)
         if window.producers == self.count:
+            if self._checks and abs(_gain(self.of(self.count), window)[0]) > self._least(window):
+                self._known, self._again = {}, set()  # another training than that of the others
+            self._checks = False
+            self._known.setdefault(window.producers, []).append(window)
             self._go_on(most)
             return None
+        self._known.setdefault(window.producers, []).append(window)
         before, after = self.of(self.count), self.of(window.producers)
         better = self._is_better(before, after)
         if better is None:
@@ -106,8 +112,16 @@ class CountSearch:
         self._tries -= 1
         if better:
             self.count = window.producers
-        self._go_on(most)
+        if better or not self.thorough:
+            self._go_on(most)
+        else:  # in turn: both may have changed since
+            self._checks, self.wanted = True, self.count
         return Comparison(before, after, better)
+
+    def _least(self, window: TrainingWindow) -> float:
+        """Return the least difference of logarithms from what is known of the kept number that is
+        another training."""
+        return max(CHANGED, CLEAR * math.hypot(self.of(self.count).error, window.error))
 
     def end(self) -> None:
         """End the search with what is known."""

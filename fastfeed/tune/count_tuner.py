@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 
 from fastfeed.core.stats import Decision, Snapshot, StageRow
-from fastfeed.tune.count_search import CLEAR, CountSearch, TrainingWindow
+from fastfeed.tune.count_search import CHANGED, CLEAR, CountSearch, TrainingWindow
 from fastfeed.tune.window_meter import WindowMeter
 
 WATCH_WINDOW_S = 2.0
-CHANGED = 0.15  # relative change of the rate, or change of the starvation, of another training
 SEARCH_AGAIN_S = 60.0  # before another number is tried while steps wait; doubled if in vain
 CHANGES_AT_ONCE = 2.0  # of a number that was found; then one in CHANGE_S, doubled if in vain
 FIRST_CHANGES = 16  # after which the first search ends with what it knows
@@ -29,6 +28,7 @@ class ChangeBudget:
     def __init__(self) -> None:
         self._level, self._filled_s = CHANGES_AT_ONCE, -math.inf
         self._each_s = CHANGE_S
+        self._forgiven_s = -math.inf
 
     def has(self, now_s: float) -> bool:
         """Return True if a change may begin."""
@@ -46,9 +46,12 @@ class ChangeBudget:
         self._level -= 1
 
     def forgive(self, now_s: float) -> None:
-        """Let the next search begin within a minute or two, whatever the last ones found."""
-        self._fill(now_s)
-        self._level, self._each_s = max(self._level, -1.0), CHANGE_S
+        """Let the next search begin within a minute or two, whatever the last ones found, if that
+        was long ago."""
+        if now_s >= self._forgiven_s + LONGEST_CHANGE_S:
+            self._fill(now_s)
+            self._level, self._each_s = max(self._level, -1.0), CHANGE_S
+            self._forgiven_s = now_s
 
     def note(self, gained: bool) -> None:
         """Note what a search has found: those that find nothing become rare."""

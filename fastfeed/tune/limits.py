@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -97,7 +98,9 @@ class ProducerLimits:
         pressed = stalls_s - self._stalls_s > PRESSED * since_s
         self._stalls_s = stalls_s
         if pressed or nearly_full(NEARLY_FULL):
-            self._pressed_s, self._pressed_at = time.monotonic(), max(1, count - max(1, count // 4))
+            # a thread that leaves frees a batch or two, which is not what fills the group
+            fewer = max(1, count // 4) if pressed or self._knob != "threads" else 0
+            self._pressed_s, self._pressed_at = time.monotonic(), max(1, count - fewer)
         self._work.append((now.produced.cpu_s, now.produced.busy_s))
 
     def _core_share(self) -> float:
@@ -122,7 +125,7 @@ def fitting(options: FeedOptions, nbytes: int, *, knob: str) -> int:
     found: list[float] = [most_in_memory(options, nbytes, knob=knob)] * bool(nbytes)
     found += [threads_that_fit(1)[0]] * (knob == "threads")
     found += [workers_that_fit()[0]] * (knob == "processes")
-    return max(1, int(min(found, default=math.inf)))
+    return max(1, int(min(found, default=sys.maxsize)))
 
 
 def most_in_memory(options: FeedOptions, nbytes: int, *, knob: str) -> int:

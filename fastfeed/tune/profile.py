@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fastfeed.core.machine import cores
+from fastfeed.core.machine import cores_of_rank
 from fastfeed.core.stats import Decision, StageRow
 from fastfeed.core.unix import ON_LINUX
 from fastfeed.engine.feed import Feed
@@ -162,7 +162,7 @@ def _profile_of(made: StageRow, held: float, *, step_s: float) -> FeedProfile:
         stages={name: seconds / batches for name, seconds in made.stages.items()},
         cpu_s=cpu_s,
         lock_s=min(cpu_s, held * made.busy_s / batches) if lock_is_on() else 0.0,
-        cores=cores(),
+        cores=cores_of_rank(),
         step_s=step_s,
     )
 

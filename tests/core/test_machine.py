@@ -214,6 +214,13 @@ def test_pages_of_files_are_no_used_memory(
     job = group(tmp_path / root / "job", kind, 8 * GB, 8 * GB)
     (job / "memory.stat").write_text(stat.format(6 * GB))
     assert free_memory_nbytes(tmp_path, own) == 6 * GB
+    assert not machine_limits.nearly_full(0.05, tmp_path, own=own)
+
+
+def test_pages_of_files_that_are_in_use_fill_no_group(tmp_path: Path) -> None:
+    job = group(tmp_path / "job", V2, 8 * GB, 8 * GB)
+    (job / "memory.stat").write_text(f"inactive_file {GB // 100}\nactive_file {6 * GB}\n")
+    assert not machine_limits.nearly_full(0.05, tmp_path, own="0::/job\n")
 
 
 def test_memory_up_to_the_soft_limit_is_free(tmp_path: Path) -> None:

@@ -423,6 +423,12 @@ def test_producers_leave_under_pressure(clock: Clock) -> None:
     clock.full = True
     clock.go_on(1.0)
     assert limit.most(WORK, 1) == (1, "the pressure on the memory")
+    threads = ProducerLimits("threads", FeedOptions(memory="1GB"))
+    assert threads.most(WORK, 8) == (8, "the pressure on the memory"), "they would free nothing"
+
+
+def test_streams_of_whose_batches_nothing_is_known_are_not_limited() -> None:
+    assert limits.fitting(FeedOptions(remote=Remote("local")), 0, knob="producers") > 1000
 
 
 def test_workers_that_grow_leave_no_room_for_many(

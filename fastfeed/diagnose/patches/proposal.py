@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fastfeed.diagnose.diagnosis import Diagnosis, Recommendation
 from fastfeed.diagnose.patches.call_site import CallSite
-from fastfeed.diagnose.patches.names import below, stored_outside
+from fastfeed.diagnose.patches.names import below, path_of, stored_outside
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.proof import SAME, UNKNOWN, WORDS
 
@@ -117,16 +117,24 @@ class PatchCase:
         return None
 
     def is_told(self, file: SourceFile, *, by: ast.FunctionDef) -> bool:
-        """Return True if the loop reads what a function stores for it, such as a count."""
+        """Return True if the function of the loop, or the file if it is in none, reads what a
+        function stores for it, such as a count."""
         at = self.loop_line()
-        loops: list[ast.For | ast.While] = at[0].around(at[1], ast.For, ast.While) if at else []
-        if at is None or at[0] is not file or not loops:
+        if at is None or at[0] is not file:
             return False
-        calls = (one for one in ast.walk(loops[-1]) if isinstance(one, ast.Call))
-        given = set(below(one for one in calls if called(one) == by.name))
-        names = [one for one in ast.walk(loops[-1]) if isinstance(one, ast.Name)]
-        stored = {one.id for one in names if isinstance(one.ctx, ast.Store)}
-        return bool(stored_outside(by) & {one.id for one in names if one not in given} - stored)
+        around = [one for one in file.around(at[1], ast.FunctionDef) if one is not by]
+        scope = around[0] if around else file.tree
+        calls = [one for one in ast.walk(file.tree) if isinstance(one, ast.Call)]
+        calls = [one for one in calls if called(one) == by.name]
+        stored, given = stored_outside(by), dict[str, ast.expr]()
+        for call in calls:
+            given |= dict(zip((one.arg for one in by.args.args), call.args, strict=False))
+            given |= {one.arg: one.value for one in call.keywords if one.arg is not None}
+        stored = {path_of(given[one]).partition(".")[0] if one in given else one for one in stored}
+        inside = set(below((*calls, by)))
+        names = (one for one in ast.walk(scope) if isinstance(one, ast.Name))
+        reads = {one.id for one in names if one not in inside and isinstance(one.ctx, ast.Load)}
+        return bool((stored - file.modules) & reads)
 
     def file_named(self, name: str) -> SourceFile | None:
         """Return the file with this name in reports; None if there is none, or more than one."""

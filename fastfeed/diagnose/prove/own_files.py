@@ -56,21 +56,23 @@ class OwnFiles:
         """Leave what is being copied."""
         self._stopped.set()
 
-    def settle(self, path: str, *, inner: bool, may_wait: bool = True) -> bool:
+    def settle(
+        self, path: str, *, inner: bool, leaves: bool = False, may_wait: bool = True
+    ) -> bool:
         """Let the run change a path, which names it from the root on, or with `inner` what it leads
-        to: make its own what is a link to the user's. Return False if that would take long, unless
-        it `may_wait`.
+        to: make its own what is a link to the user's. With `leaves` it is removed, or gets another
+        name. Return False if that would take long, unless it `may_wait`.
 
         Raise StateError for a path out of the copy that is the user's, and for a file that is too
         large for a copy.
         """
         try:
-            self._settle(path, inner, own=self._own if may_wait else _later)
+            self._settle(path, inner, leaves=leaves, own=self._own if may_wait else _later)
         except _Later:
             return False
         return True
 
-    def _settle(self, path: str, inner: bool, *, own: Owner) -> None:
+    def _settle(self, path: str, inner: bool, *, leaves: bool, own: Owner) -> None:
         if not path:
             return
         parent, last = os.path.split(path.rstrip(os.sep))
@@ -78,7 +80,8 @@ class OwnFiles:
             parent, last = path, ""
         real = os.path.join(self._walked(parent, own), last).rstrip(os.sep)
         if not _is_below(real, self._bounds.folder):
-            if any(map(self._is_kept, {real, os.path.realpath(real) if inner else real})):
+            names = {real, os.path.realpath(real) if inner else real}
+            if any(self._is_kept(one, leaves=leaves) for one in names):
                 raise StateError(
                     f"{path} leads to {real}, out of the copy of the run, and is not changed: name "
                     f"it from the working folder, or {OWN_PLACE}"
@@ -107,22 +110,26 @@ class OwnFiles:
         folder = self._bounds.folder
         return _is_below(link, folder) and not _is_below(os.path.realpath(link), folder)
 
-    def _is_kept(self, path: str) -> bool:
+    def _is_kept(self, path: str, *, leaves: bool) -> bool:
         bounds = self._bounds
         if not any(path == one or _is_below(path, one) for one in bounds.kept):
-            return self._is_older(path)
+            return self._is_older(path, leaves=leaves)
         free = any(_is_below(path, one) for one in bounds.free)
         return not free and CACHES not in path.split(os.sep)
 
-    def _is_older(self, path: str) -> bool:
+    def _is_older(self, path: str, *, leaves: bool) -> bool:
         """Return True for a file elsewhere that no run of the proof has made, and that is not to be
-        made again by whoever needs it."""
+        made again by whoever needs it; if it `leaves`, also for a folder or a link."""
         if PASSING.search(path) or any(_is_below(path, one) for one in self._bounds.passing):
             return False
         with suppress(OSError):
             found = os.lstat(path)
-            old = found.st_ctime < self._bounds.since_s
-            return stat.S_ISREG(found.st_mode) and found.st_size > 0 and old
+            if leaves and stat.S_ISDIR(found.st_mode):  # its own time is that of its last change
+                names = os.listdir(path)
+                return any(self._is_older(os.path.join(path, n), leaves=True) for n in names)
+            holds = stat.S_ISREG(found.st_mode) and found.st_size > 0
+            moves = leaves and stat.S_ISLNK(found.st_mode)
+            return (holds or moves) and found.st_ctime < self._bounds.since_s
         return False
 
     def _own(self, link: str, make: Maker) -> None:

@@ -299,8 +299,9 @@ class Search:
         elif before.losses:
             again = self._digests(of_base, again=True)
             one.loss = same_losses(before, after, again=again)
-        if same.word == UNKNOWN and what.reorders:
-            same = Sameness(OTHER_ORDER, "several threads take turns, and no batch was compared")
+        if same.word in (UNKNOWN, SAME) and what.reorders:
+            seen = "no batch was compared" if same.word == UNKNOWN else same.text
+            same = Sameness(OTHER_ORDER, f"several threads take turns; {seen}")
         if same.word not in what.allows and not (what.casts or what.rarer):
             one.why = f"{DIFFERENT if same.word in DIFFERING else same.word}: {same.text}"
         if what.alone and same.word in DIFFERING and not one.why:

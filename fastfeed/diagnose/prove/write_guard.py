@@ -42,6 +42,7 @@ CHANGES: dict[str, tuple[tuple[int, int, bool], ...]] = {
     "os.utime": ((0, 3, True),),
     "os.setxattr": ((0, -1, True),),
 }
+LEAVING = ("os.remove", "os.rmdir", "os.rename")  # a name is something else then, or nothing
 
 # linux/seccomp.h, linux/bpf_common.h, linux/audit.h, linux/prctl.h
 NO_NEW_PRIVS, SET_FILTER, LISTENER, KEEP_SPECULATION = 38, 1, 1 << 3, 1 << 2
@@ -51,6 +52,7 @@ LOAD, IF_EQUAL, IF_BITS, RESULT_IS = 0x20, 0x15, 0x45, 0x06
 ALLOW, ASK = 0x7FFF0000, 0x7FC00000
 NUMBER_AT, MACHINE_AT, ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data
 PATH_NBYTES = 4096
+SHARED_MEMORY = "/dev/shm/"
 # A file that must be new, and no link: shared memory is made so, for every batch of a DataLoader's
 # workers, and nothing that exists can be changed by it.
 NEW_FILE = (os.O_CREAT, os.O_EXCL, os.O_NOFOLLOW)
@@ -58,22 +60,23 @@ NEW_FILE = (os.O_CREAT, os.O_EXCL, os.O_NOFOLLOW)
 
 class SystemCall(NamedTuple):
     """A call that may change a file: which arguments name it, and hold the descriptor of its
-    folder, flags of open(2), if it changes what the name leads to, and another file that it
-    changes."""
+    folder, flags of open(2), if it changes what the name leads to, if the name is something else
+    then, or nothing, and another file that it changes."""
 
     path: int
     folder: int | None = None
     flags: int | None = None
     inner: bool = True
+    leaves: bool = False
     other: SystemCall | None = None
 
 
 OPEN, CREAT, TRUNCATE = SystemCall(0, flags=1), SystemCall(0), SystemCall(0)
 OPENAT, OPENAT2 = SystemCall(1, 0, flags=2), SystemCall(1, 0)
 MKDIR, MKDIRAT = SystemCall(0, inner=False), SystemCall(1, 0, inner=False)
-REMOVE, REMOVEAT = MKDIR, MKDIRAT  # a file, or a folder
-RENAME = SystemCall(0, inner=False, other=SystemCall(1, inner=False))
-RENAMEAT = SystemCall(1, 0, inner=False, other=SystemCall(3, 2, inner=False))
+REMOVE, REMOVEAT = MKDIR._replace(leaves=True), MKDIRAT._replace(leaves=True)  # also folders
+RENAME = REMOVE._replace(other=REMOVE._replace(path=1))
+RENAMEAT = REMOVEAT._replace(other=REMOVEAT._replace(path=3, folder=2))
 CHMOD, CHMODAT = SystemCall(0), SystemCall(1, 0)
 # By machine: its number in audits, that of seccomp(2), and those of the calls.
 MACHINES: dict[str, tuple[int, int, dict[int, SystemCall]]] = {
@@ -149,7 +152,8 @@ class WriteGuard:
             try:
                 for one in _changes_of(MACHINES[platform.machine()][2][call]):
                     path = self._path(process, one, given=given)
-                    if not self._files.settle(path, inner=one.inner, may_wait=may_wait):
+                    about = {"inner": one.inner, "leaves": one.leaves}
+                    if not self._files.settle(path, **about, may_wait=may_wait):
                         return False
             except Exception as found:  # whatever it is, the run must get an answer
                 self.refused, error = str(found), -errno.EACCES
@@ -164,6 +168,8 @@ class WriteGuard:
         """Return what a call names, from the root on; "" if it names nothing."""
         try:
             name = _text_at(process, given[call.path])
+            if name.startswith(SHARED_MEMORY) and os.pardir not in name:
+                return ""  # workers remove some for every batch
             folder = AT_FDCWD if call.folder is None else ctypes.c_int(given[call.folder]).value
             at = "cwd" if folder == AT_FDCWD else f"fd/{folder}"
             base = os.readlink(f"/proc/{process}/{at}")
@@ -251,7 +257,7 @@ def _listen_to_python(files: OwnFiles) -> None:
             for at, folder_at, inner in CHANGES[event]:
                 folder = args[folder_at] if 0 <= folder_at < len(args) else -1
                 with _as_the_kernel_says():
-                    files.settle(_named(args[at], folder), inner=inner)
+                    files.settle(_named(args[at], folder), inner=inner, leaves=event in LEAVING)
 
     sys.addaudithook(audit)
 

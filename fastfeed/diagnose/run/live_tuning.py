@@ -32,7 +32,7 @@ def tune_live(pause: Callable[[float], bool]) -> tuple[tuple[Decision, ...], str
     knob = "producers" if stream.options.remote is not None else "threads"
     knob = "processes" if stream.options.processes else knob
     if knob in stream.options.tuned:
-        return stream.tuning, f'{knob}="auto" looks for the number while the job runs'
+        return (), f'{knob}="auto" looks for the number while the job runs'
     known, count = len(stream.tuning), int(count_of(stream.options, knob))
     try:
         stream.resize({knob: "auto"})

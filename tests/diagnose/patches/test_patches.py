@@ -369,14 +369,16 @@ def test_a_generator_that_ends_has_one_producer(tmp_path: Path) -> None:
         ("global seen; seen += 1", "print(seen)", True),
         ("stats['seen'] += 1", "pass", False),
         ("stats = {}; stats['seen'] = 1", "print(stats)", False),
-        ("row[0] = 1", "row = 2; print(row)", False),
+        ("row[0] = 1", "row = 2", False),
+        ("os.environ['SEEN'] = '1'", "print(os.name)", False),
     ],
 )
 def test_what_the_loop_reads_of_a_generator_is_not_left_in_a_worker(
     tmp_path: Path, counts: str, reads: str, told: bool
 ) -> None:
     text = (
-        f"def batches():\n    for n in rows:\n        {counts}\n        yield make(n)\n\n"
+        "import os\n\ndef batches():\n    for n in rows:\n"
+        f"        {counts}\n        yield make(n)\n\n"
         f"for batch in batches():\n    step(batch)\n    {reads}\n"
     )
     script = Script(tmp_path, text, kind="sampled", loop="for batch in batches")
@@ -384,6 +386,19 @@ def test_what_the_loop_reads_of_a_generator_is_not_left_in_a_worker(
     titles = [one.title for one in script.proposals(GeneratorCall())]
     assert any("processes" in one for one in titles) != told
     assert any("threads=1" in one for one in titles)
+
+
+@pytest.mark.parametrize("reads", ["print(counts)", "pass"])
+def test_what_is_read_behind_the_loop_is_not_left_in_a_worker(tmp_path: Path, reads: str) -> None:
+    text = (
+        "def batches(stats):\n    for n in rows:\n        stats['seen'] += 1\n"
+        "        yield make(n)\n\n"
+        f"for batch in batches(counts):\n    step(batch)\n{reads}\n"
+    )
+    script = Script(tmp_path, text, kind="sampled", loop="for batch in batches")
+    script.sampled(TRAINER, "batches", "yield make")
+    titles = [one.title for one in script.proposals(GeneratorCall())]
+    assert any("processes" in one for one in titles) == (reads == "pass")
 
 
 def test_a_feeding_thread_gets_its_batches_from_processes(tmp_path: Path) -> None:

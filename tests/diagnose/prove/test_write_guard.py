@@ -90,6 +90,10 @@ OLDER = [
     "c.unlink({folder!r}.encode() + b'/one.pt')",
     "import os; os.system('rm -rf ' + {folder!r})",
     "import os; os.system('mv ' + {folder!r} + '/one.pt ' + {folder!r} + '/two.pt')",
+    "import os; open({folder!r} + '/x', 'w'); os.rename({folder!r}, {folder!r} + '.bak')",
+    "import os; os.system('mv ' + {folder!r} + ' ' + {folder!r} + '.bak')",
+    "import os; os.remove({folder!r} + '/last')",
+    "import os; os.rename({folder!r} + '/empty.pt', {folder!r} + '/last')",
 ]
 
 
@@ -104,10 +108,12 @@ def test_what_is_older_than_the_proof_stays_anywhere(
     folder.mkdir()
     (folder / "one.pt").write_text("old")
     (folder / "empty.pt").write_text("")
+    (folder / "last").symlink_to(folder / "one.pt")
     room = made(tmp_path)
     room._since_s += 1.0  # files have coarse times
     guard = write_in(room, room.copy(), NATIVE + way.format(folder=str(folder)), check=False)
-    assert (folder / "one.pt").read_text() == "old"
+    assert (folder / "one.pt").read_text() == (folder / "last").read_text() == "old"
+    assert (folder / "last").is_symlink()
     assert "--prove-env" in guard.refused or "rm" not in way
 
 

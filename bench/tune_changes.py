@@ -38,7 +38,7 @@ GROUPS = Path("/sys/fs/cgroup")  # of version 1
 PERIOD_US = 100_000
 # Bytes of the control group, of what each worker holds, and of what the trainer comes to hold: then
 # there is room for two workers.
-LIMIT_NBYTES, WORKER_NBYTES, TRAINER_NBYTES = 1200 << 20, 150 << 20, 640 << 20
+LIMIT_NBYTES, WORKER_NBYTES, TRAINER_NBYTES = 1200 << 20, 150 << 20, 760 << 20
 GROWTH_NBYTES, GROWTH_S = 10 << 20, 0.2
 HELD: list[Any] = []  # of a process
 

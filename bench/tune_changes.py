@@ -53,10 +53,11 @@ class ChangingWork:
     seconds: float
     later: float
     at: float
-    held_nbytes: int = 0
+    held_nbytes: int = 0  # of each worker, but not of the trainer
+    trainer: int = 0
 
     def __call__(self, number: int) -> Any:
-        if self.held_nbytes and not HELD:
+        if self.held_nbytes and not HELD and os.getpid() != self.trainer:
             HELD.append(np.ones(self.held_nbytes, np.uint8))
         seconds = self.later if time.monotonic() >= self.at else self.seconds
         if self.kind == "sleep":
@@ -193,7 +194,8 @@ def one(case: ChangeCase, options: dict[str, Any]) -> tuple[float, float]:
     at_s = begin_s + CHANGE_S if auto else 0.0
     measured_s = at_s + FOLLOW_S if auto else begin_s + WARM_S
     rounds = int(os.environ.get(ROUNDS) or rounds_for(0.01))
-    work = ChangingWork(case.kind, rounds, *case.work, at=at_s, held_nbytes=case.held_nbytes)
+    memory = {"held_nbytes": case.held_nbytes, "trainer": os.getpid()}
+    work = ChangingWork(case.kind, rounds, *case.work, at=at_s, **memory)
     changes = [machine.change] if machine is not None else []
     steps, since_s = 0, 0.0
     with FeedRunner(range(10**7), batch_size=1, transform=work, **options) as runner:

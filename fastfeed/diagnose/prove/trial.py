@@ -34,7 +34,12 @@ from fastfeed.diagnose.prove.workspace import Run, Workspace
 from fastfeed.diagnose.prove.write_guard import WriteGuard
 from fastfeed.errors import OptionError
 
-RUN_MAIN = "from fastfeed.diagnose.prove.trial_run import main; main()"
+# The working folder may hold one that is called fastfeed, such as a clone. The first entry becomes
+# the folder of the script.
+RUN_MAIN = (
+    "import os, sys; sys.path[0] = os.devnull; "
+    "from fastfeed.diagnose.prove.trial_run import main; main()"
+)
 LEAST_STEPS = 5  # that give a rate
 OUTPUT = "output.log"
 ENDS_IN_S = 45.0  # beside its seconds, for imports, a first step and the end

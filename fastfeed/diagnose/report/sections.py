@@ -307,12 +307,17 @@ def _causes(told: Json) -> ReportSection:
 
 def _next_steps(told: Json) -> Iterator[ReportSection]:
     why = f"{told['no_change']}." if told["verdict"] and told["no_change"] else ""
+    tried = [one for one in (told["proof"] or {"tried": ()})["tried"] if one["speedup"] is not None]
+    measured = {one["knob"]: f"measured above: {factor(one['speedup'])}" for one in tried}
     yield ReportSection(
         "Next steps, with the predicted speed-up of the whole loop",
         texts=[why] if why else [],
         items=[
             _change(
-                number, one, gain=ranged(factor, one["predicted_speedup"], ends=one["interval"])
+                number,
+                one,
+                gain=ranged(factor, one["predicted_speedup"], ends=one["interval"]),
+                measured=measured.get(one["knob"] or None, ""),
             )
             for number, one in enumerate(told["recommendations"], 1)
         ],
@@ -337,11 +342,11 @@ def _tuning(told: Json) -> list[str]:
     return [one["text"] for one in told["feed"]["tuning"]] if told["feed"] else []
 
 
-def _change(number: int, one: Json, *, gain: str) -> ReportItem:
+def _change(number: int, one: Json, *, gain: str, measured: str = "") -> ReportItem:
     name = f"{one['knob']}={one['value']}" if one["knob"] else ""
     code = {key: one[key] for key in ("where", "before", "after")} if one["after"] else {}
     untested = f"untested: {one['untested']}" if one["untested"] else ""
-    notes = [note for note in (one["why"], untested) if note]
+    notes = [note for note in (one["why"], measured or untested) if note]
     return ReportItem(f"{number}.", one["change"], name, gain, notes, **code)
 
 

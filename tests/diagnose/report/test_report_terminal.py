@@ -239,6 +239,7 @@ def test_what_was_proven_comes_first() -> None:
     for part in ("slower", "PicklingError: a lock", "the first 200 are equal", "--also-rarer"):
         assert part in words
     assert "predicted 1.84x" in words
+    assert "measured above: 1.87x" in words and "untested" not in words
 
 
 def test_a_proven_diff_is_shown_whole() -> None:

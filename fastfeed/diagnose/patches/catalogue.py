@@ -12,6 +12,7 @@ from fastfeed.diagnose.patches.datasets import (
     GeneratorDataset,
     ParallelMaps,
 )
+from fastfeed.diagnose.patches.float_data import FedData, YieldedData
 from fastfeed.diagnose.patches.generator_body import GeneratorBody
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
 from fastfeed.diagnose.patches.graph_queue import QueueThreads
@@ -39,6 +40,8 @@ PATCHES: tuple[Patch, ...] = (
     SerialLoop(),
     StartedProducers(),
     PoolThreads(),
+    FedData(),
+    YieldedData(),
     RarerPauses(),
 )
 

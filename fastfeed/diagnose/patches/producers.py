@@ -18,6 +18,7 @@ from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, producers_ah
 from fastfeed.diagnose.patches.source_file import WORKERS, Edit, SourceFile, called, started_by
 from fastfeed.diagnose.proof import OTHER_DRAWS, WORDS
 from fastfeed.options import AUTO
+from fastfeed.producers.process.forkserver import ONE_THREAD
 
 COUNTS = ("threads", "processes")
 COUNTING = ("range", "Barrier")
@@ -31,6 +32,10 @@ class RunnerOptions:
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
         for _, file, call in case.sites("FeedRunner"):
             yield from _other_counts(case, file, call=call)
+            bounds = [one.value for one in call.keywords if one.arg in ("prefetch", "memory")]
+            if bounds and case.advice("order") is not None:
+                edits = tuple(file.replaced(one, "None") for one in bounds)
+                yield Proposal("prefetch and memory by default", edits, case.advice("order"))
             for knob, value in (("order", '"any"'), ("dtypes", '"float32"'), ("cache", '"ram"')):
                 advice = case.advice(knob)
                 if advice is not None and (knob, advice.value) != ("dtypes", "final"):
@@ -96,7 +101,20 @@ class PoolThreads:
                 line = f'os.environ["{knob}"] = "{advice.value}"'
                 # an earlier value of the script itself would win
                 lines, first = ["import os", f"{line}  # before numpy and the like load"], True
-            yield Proposal(line, top_of(file, lines, first=first), advice)
+            own = _set_by(file, value=advice.value) if first else ()
+            yield Proposal(line, (*top_of(file, lines, first=first), *own), advice)
+
+
+def _set_by(file: SourceFile, *, value: str) -> Iterator[Edit]:
+    """Yield the edits of numbers of threads that a file sets later, which would win."""
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            target = node.targets[0]
+            known = getattr(target.slice, "value", None) in ONE_THREAD
+            if known and path_of(target) == "os.environ":
+                yield file.replaced(node.value, f'"{value}"')
+        elif isinstance(node, ast.Call) and path_of(node.func) == "torch.set_num_threads":
+            yield from (file.replaced(one, value) for one in node.args)
 
 
 def counted_around(file: SourceFile, call: ast.AST) -> tuple[ast.expr | None, bool]:

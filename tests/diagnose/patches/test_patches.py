@@ -19,6 +19,7 @@ from fastfeed.diagnose.patches.datasets import (
     GeneratorDataset,
     ParallelMaps,
 )
+from fastfeed.diagnose.patches.float_data import FedData, YieldedData
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
 from fastfeed.diagnose.patches.graph_queue import QueueThreads
 from fastfeed.diagnose.patches.producers import PoolThreads, StartedProducers
@@ -26,6 +27,7 @@ from fastfeed.diagnose.patches.proposal import ALIKE, PatchCase, Proposal
 from fastfeed.diagnose.patches.rarer import RarerPauses
 from fastfeed.diagnose.patches.source_file import Edit
 from fastfeed.diagnose.proof import WORDS
+from fastfeed.steps.timeline import Leaf
 from tests.diagnose.patches.patching import Script, added, applied
 
 DRAWS = "def go(seed):\n    rng = np.random.default_rng((seed, 1))\n    while True: put(rng)\n"
@@ -444,3 +446,35 @@ def test_keras_can_evaluate_after_fewer_epochs(tmp_path: Path) -> None:
     (found,) = script.calls_of("fit", "model.fit(").proposals(RarerPauses())
     assert found.rarer
     assert "validation_data=more, validation_freq=10)" in applied(text, found)
+
+
+def test_data_that_are_fed_are_cast_once(tmp_path: Path) -> None:
+    text = "import numpy as np\nwhile True:\n    sess.run(op, feed_dict={x: rows[i], y: ids[i]})\n"
+    for more in ("", "    rng.shuffle(rows)\n"):
+        script = Script(tmp_path, text + more, kind="session", loop="sess.run")
+        script.advised("dtypes", "float32")
+        kinds = (("x", "float64"), ("y", "int64"))
+        script.loop.leaves = tuple(Leaf(f"feed[{n!r}]", d, (9, 9), "array") for n, d in kinds)
+        found = script.proposals(FedData())
+        assert [one.casts for one in found] == [True] * (not more)
+        if found:
+            assert added(text, applied(text, found[0])) == [
+                "rows_float32 = np.asarray(rows, np.float32)",
+                "sess.run(op, feed_dict={x: rows_float32[i], y: ids[i]})",
+            ]
+
+
+def test_what_a_generator_yields_is_cast(tmp_path: Path) -> None:
+    text = "import numpy as np\n\ndef rows():\n    while True:\n        yield x / 255, y\n\n"
+    text += "for x, y in rows():\n    step(x, y)\n"
+    script = Script(tmp_path, text, kind="sampled", loop="for x, y")
+    script.sampled(TRAINER, "rows", "yield x").advised("dtypes", "float32")
+    script.loop.leaves = (Leaf("batch[0]", "float64", (9,), "array"),)
+    assert "yield np.asarray(x / 255, np.float32), y\n" in script.patched(YieldedData())
+
+
+def test_what_the_script_sets_itself_is_limited(tmp_path: Path) -> None:
+    text = 'import os\nos.environ["OPENBLAS_NUM_THREADS"] = n\nwhile True:\n    go()\n'
+    script = Script(tmp_path, text, kind="queue", loop="while True:")
+    found = script.advised("OMP_NUM_THREADS", "1").patched(PoolThreads())
+    assert 'os.environ["OPENBLAS_NUM_THREADS"] = "1"\n' in found

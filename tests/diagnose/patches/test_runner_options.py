@@ -64,3 +64,10 @@ def test_two_changes_of_one_call_fit_together(tmp_path: Path) -> None:
     advised = [one for one in script.proposals(RunnerOptions()) if one.title != "processes=8"]
     found = applied(text, *(one for one in advised if one.title != "threads=2"))
     assert 'run = FeedRunner(make, threads=8, order="any")\n' in found
+
+
+def test_more_batches_wait_for_a_slow_one(tmp_path: Path) -> None:
+    text = "run = FeedRunner(make, prefetch=2, threads=4)\nfor x in run:\n    step(x)\n"
+    script = Script(tmp_path, text, kind="runner", loop="for x in run:").advised("order", "any")
+    script.calls_of("FeedRunner", "FeedRunner(")
+    assert "prefetch=None" in script.patched(RunnerOptions(), titled="prefetch")

@@ -60,13 +60,14 @@ class Digests:
             return
         if not seen:
             return  # such as the None behind the last batch: nothing to compare
-        self.leaves.append([(dtype, str(list(one.shape)), _checksum(one)) for dtype, one in seen])
+        leaves = [(dtype, str(list(one.shape)), _checksum(one)) for dtype, one in seen]
         counts = {one.shape[:1] for _, one in seen}
         many = range(0) if () in counts or len(counts) > 1 else range(*counts.pop())
         rows = [[_checksum(one[row]) for _, one in seen] for row in many]
         if len(many) * len(seen) * self.most > MOST_CHECKSUMS:
             rows = [[_joined(row)] for row in rows]
         self.rows.append(rows)
+        self.leaves.append(leaves)
 
     def end_epoch(self) -> None:
         """Note that the loop has had all batches of an epoch."""
@@ -87,8 +88,9 @@ class Digests:
         return [str([leaf[:2] for leaf in batch]) for batch in self.leaves[begin:end]]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return dict(vars(self))
+        """Return plain values, from any thread: a batch that is being added is none yet."""
+        leaves = list(self.leaves)
+        return vars(self) | {"leaves": leaves, "rows": self.rows[: len(leaves)]}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Digests:

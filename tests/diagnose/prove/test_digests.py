@@ -47,6 +47,14 @@ def test_an_array_in_place_of_a_list_is_another_batch(other: Any) -> None:
     assert compared(digests_of([[1, 2]]), digests_of([other])).word == DIFFERENT
 
 
+def test_a_batch_that_is_being_added_is_none_yet() -> None:
+    found = digests_of(BATCHES)
+    found.rows.append([[1, 2]])
+    again = Digests.of_json(found.as_json())
+    assert len(again.rows) == len(again.leaves) == len(BATCHES)
+    assert compared(digests_of(BATCHES), again).word == SAME
+
+
 def test_a_shorter_run_is_compared_as_far_as_it_goes() -> None:
     found = compared(digests_of(BATCHES), digests_of(BATCHES[:2]))
     assert found == (SAME, "the first 2 are equal")

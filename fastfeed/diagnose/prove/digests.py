@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, UNKNOWN
 
+MOST_SHOWN = 4  # leaves of a batch in a text
 COMPARED_BATCHES = 200
 MAX_LATE = 0.1  # of them: those that are made ahead while the last ones are seen, or by chance
 MOST_CHECKSUMS = 4_000_000  # of leaves of records; more are joined to one for each record
@@ -228,7 +229,10 @@ def _unlike(one: Sequence[Leaves], two: Sequence[Leaves]) -> str:
     for number, (a, b) in enumerate(zip(one, two, strict=True)):
         kinds = [[f"{dtype}{shape}" for dtype, shape, _ in batch] for batch in (a, b)]
         if kinds[0] != kinds[1]:
-            return f"batch {number} is {', '.join(kinds[1])} in place of {', '.join(kinds[0])}"
+            was, now = (
+                ", ".join(one[:MOST_SHOWN] + ["..."] * (len(one) > MOST_SHOWN)) for one in kinds
+            )
+            return f"batch {number} is {now} in place of {was}"
     return ""
 
 

@@ -70,7 +70,7 @@ def _taken(batches: Iterator[Any], seen: list[int], *, most: int) -> dict[str, A
                 break
     except Exception as found:
         text = traceback.format_exc()
-        error = next(iter(traceback.format_exception_only(found)), "").strip()[:120]
+        error = next(iter(traceback.format_exception_only(found)), "").partition("\n")[0][:120]
     return {"error": error, "shows_line": "raise ValueError" in text, "at_s": time.time()}
 
 

@@ -34,6 +34,7 @@ from fastfeed.tune.count_tuner import NOTHING_YET, CountTuner
 from fastfeed.tune.limits import ProducerLimits
 from fastfeed.tune.profile import FeedProfile, _profile_of
 from tests.helpers.dying import until
+from tests.helpers.scripted import decide
 
 RECORDS = np.arange(40_000, dtype=np.int64)
 
@@ -42,18 +43,7 @@ RECORDS = np.arange(40_000, dtype=np.int64)
 def script(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers that the tuner decides for, one with each look."""
     numbers: list[int] = []
-
-    def look(self: Any, now: Snapshot, now_s: float, **_: Any) -> int:
-        self._now_s, before = now_s, self._search.wanted
-        if self._begin_s is None:
-            self._begin_s = now_s
-        if numbers:
-            self._search.wanted = numbers.pop(0)
-            self._decide(before, self._search.wanted, why="the test")
-        return int(self._search.wanted)
-
-    monkeypatch.setattr(CountTuner, "look", look)
-    monkeypatch.setattr("fastfeed.tune.tuning_thread.SEARCH_POLL_S", 0.001)
+    decide(numbers, monkeypatch)
     return numbers
 
 

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Iterator
 
 from fastfeed.diagnose.patches.generator_call import generators_of
-from fastfeed.diagnose.patches.names import SCOPES, bound, changed, own
+from fastfeed.diagnose.patches.names import SCOPES, bound, changed, own, path_of
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, fresh, imported_by
-from fastfeed.diagnose.patches.source_file import Edit, SourceFile
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 
 BEFORE_DTYPE, AFTER_DTYPE = "float64", "float32"
 
@@ -27,7 +27,7 @@ class FedData:
         loop = _loop_around(file, calls[0]) if calls else None
         if loop is None or not numpy or len(values) != len(seen.leaves):
             return
-        touched, edits = {*bound([loop]), *changed([loop])}, list[Edit | None]()
+        touched, edits = _touched(file, loop), list[Edit | None]()
         for leaf, value in zip(seen.leaves, values, strict=True):
             data = value.value if isinstance(value, ast.Subscript) else None
             if leaf.dtype == BEFORE_DTYPE and isinstance(data, ast.Name) and data.id not in touched:
@@ -75,6 +75,17 @@ def _fed(call: ast.Call) -> list[ast.expr]:
     given = [*call.args[1:2], *(one.value for one in call.keywords if one.arg == "feed_dict")]
     values = (value for one in given if isinstance(one, ast.Dict) for value in one.values)
     return [value for value in values if not isinstance(value, ast.Constant)]
+
+
+def _touched(file: SourceFile, loop: ast.For | ast.While) -> set[str]:
+    """Return the names that a loop binds or changes, or hands to functions of the file, and those
+    that any of these changes: a cast from before the loop would go stale."""
+    functions = [one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef)]
+    names = {one.name for one in functions}
+    calls = (one for one in ast.walk(loop) if isinstance(one, ast.Call) and called(one) in names)
+    handed = {path_of(one) for call in calls for one in call.args}
+    inside = changed(statement for one in functions for statement in one.body)
+    return {*bound([loop]), *changed([loop]), *handed, *inside}
 
 
 def _loop_around(file: SourceFile, call: ast.Call) -> ast.For | ast.While | None:

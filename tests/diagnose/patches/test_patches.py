@@ -450,7 +450,8 @@ def test_keras_can_evaluate_after_fewer_epochs(tmp_path: Path) -> None:
 
 def test_data_that_are_fed_are_cast_once(tmp_path: Path) -> None:
     text = "import numpy as np\nwhile True:\n    sess.run(op, feed_dict={x: rows[i], y: ids[i]})\n"
-    for more in ("", "    rng.shuffle(rows)\n"):
+    stale = ("    n = mix(rows)\n\ndef mix(a): ...\n", "\ndef mix():\n    rows[0] = 1\n")
+    for more in ("", "    rng.shuffle(rows)\n", *stale):
         script = Script(tmp_path, text + more, kind="session", loop="sess.run")
         script.advised("dtypes", "float32")
         kinds = (("x", "float64"), ("y", "int64"))

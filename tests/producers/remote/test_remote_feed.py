@@ -20,7 +20,7 @@ from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, OptionError, ProducerDied, ProducerFailed
 from fastfeed.producers.generators import HAS_YOUNG, Generators
 from fastfeed.producers.remote import fleet
-from fastfeed.tune.count_tuner import CountTuner
+from tests.helpers.scripted import decide
 from tests.producers.remote.local_cluster import LocalActor, LocalCluster
 
 Cluster = Callable[..., LocalCluster]
@@ -412,17 +412,7 @@ def test_no_producer_runs_while_an_actor_unpacks(monkeypatch: pytest.MonkeyPatch
 def test_the_number_of_remote_producers_is_looked_for(
     monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
-    numbers = [3, 1, 2]
-
-    def look(self: Any, now: Any, now_s: float, **_: Any) -> int:
-        self._begin_s, self._now_s, before = 0.0, now_s, self._search.wanted
-        if numbers:
-            self._search.wanted = numbers.pop(0)
-            self._decide(before, self._search.wanted, why="the test")
-        return int(self._search.wanted)
-
-    monkeypatch.setattr(CountTuner, "look", look)
-    monkeypatch.setattr("fastfeed.tune.tuning_thread.SEARCH_POLL_S", 0.001)
+    decide([3, 1, 2], monkeypatch)
     source = Remote("local", producers="auto")
     found: list[int] = []
     with FeedRunner(RECORDS, batch_size=4, epochs=10**6, order=order, remote=source) as runner:

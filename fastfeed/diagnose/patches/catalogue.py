@@ -17,7 +17,7 @@ from fastfeed.diagnose.patches.generator_body import GeneratorBody
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
 from fastfeed.diagnose.patches.graph_queue import QueueThreads
 from fastfeed.diagnose.patches.handmade_queue import HandmadeQueue
-from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderWorkers
+from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderStart, LoaderWorkers
 from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
 from fastfeed.diagnose.patches.proposal import Patch, PatchCase, Proposal
 from fastfeed.diagnose.patches.rarer import RarerPauses
@@ -28,6 +28,7 @@ from fastfeed.errors import OptionError
 PATCHES: tuple[Patch, ...] = (
     LoaderRunner(),
     LoaderWorkers(),
+    LoaderStart(),
     RunnerOptions(),
     FittedInput(),
     GeneratorDataset(),

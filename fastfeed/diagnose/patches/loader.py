@@ -15,6 +15,8 @@ from fastfeed.diagnose.proof import WORDS
 POSITIONS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
 TORCH = "torch"
 START = "worker_init_fn"
+SPAWN = "spawn"
+SERVER_IMPORT = 'multiprocessing.set_forkserver_preload(["torch"])'
 PREFETCHED = 8  # batches ahead of each worker, where few slow ones stop the rest
 # Arguments of a DataLoader that a FeedRunner has under another name, or needs none for.
 CARRIED = {"batch_size", "shuffle", "drop_last", "collate_fn", "dataset", "generator"}
@@ -55,6 +57,21 @@ class LoaderWorkers:
                     whole = makes and _is_whole(site, file, call=call)
                     allows = SAME_RECORDS if whole else WORDS[:-1]
                     yield Proposal(title, tuple(edits), told, makes=makes, allows=allows)
+
+
+class LoaderStart:
+    """Workers that import torch once for all epochs, where each epoch needs new ones."""
+
+    def proposals(self, case: PatchCase) -> Iterator[Proposal]:
+        for site, file, call in case.sites("DataLoader"):
+            starts = site.fact("start") == SPAWN and int(site.fact("num_workers") or 0) > 0
+            if starts and site.fact("persistent_workers") != "True" and _changes(case, call):
+                edits = (
+                    *top_of(file, ["import multiprocessing", "", SERVER_IMPORT]),
+                    file.with_keyword(call, "multiprocessing_context", value='"forkserver"'),
+                )
+                title = 'multiprocessing_context="forkserver", which imports torch once'
+                yield Proposal(title, edits, case.advice("epochs"))
 
 
 class LoaderRunner:

@@ -13,6 +13,7 @@ from typing import Protocol
 from fastfeed.diagnose.diagnosis import Diagnosis, Recommendation
 from fastfeed.diagnose.patches.call_site import CallSite
 from fastfeed.diagnose.patches.names import below, path_of, stored_outside
+from fastfeed.diagnose.patches.notebook import NOTEBOOK, Notebook
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.proof import SAME, UNKNOWN, WORDS
 
@@ -228,7 +229,7 @@ def read_sources(paths: Iterable[Path]) -> dict[str, SourceFile]:
     found = {}
     for path in paths:
         try:
-            file = SourceFile(path)
+            file = Notebook(path) if path.suffix == NOTEBOOK else SourceFile(path)
             if file.encoding == "utf-8":  # as the diff is
                 found[str(path)] = file
         except (OSError, SyntaxError, ValueError):

@@ -40,15 +40,23 @@ class SourceFile:
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        data = path.read_bytes()
-        self.encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
-        self.text = data.decode(self.encoding)
-        self.tree = ast.parse(self.text)
+        self.encoding, self.text = self._read(path)
+        self.tree = ast.parse(self.text, self.name)
         self.newline = "\r\n" if "\r\n" in self.text else "\n"
         self._lines = self.text.split("\n")
         self._starts = [0]
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line) + 1)
+
+    def _read(self, path: Path) -> tuple[str, str]:
+        """Return the encoding and the text."""
+        data = path.read_bytes()
+        encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+        return encoding, data.decode(encoding)
+
+    def stored(self, edits: Iterable[Edit] = ()) -> str:
+        """Return the text of the file with edits, as `edited` does."""
+        return edited(self.text, edits)
 
     @cached_property
     def _parents(self) -> Mapping[ast.AST, ast.AST]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import multiprocessing
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -156,14 +157,17 @@ class CallSites:
 def loader_facts(loader: Any) -> dict[str, Any]:
     """Return what is known of a DataLoader. `whole`: its dataset is an iterable, and each worker
     reads all of it, unless a function that `starts` workers shares it out. `draws`: its dataset has
-    random generators of its own, of which each worker gets a copy that draws the same."""
+    random generators of its own, of which each worker gets a copy that draws the same. `start`:
+    how its workers start."""
     data, iterable = loader.dataset, sys.modules["torch.utils.data"].IterableDataset
     kinds = [one for one in type(data).__mro__ if not one.__module__.startswith("torch.")]
     facts = {name: getattr(loader, name) for name in ("num_workers", "persistent_workers")}
     whole = isinstance(data, iterable) and not any(map(_asks_worker, kinds))
     starts = loader.worker_init_fn is not None
     draws = _holds_generator(data) or _holds_generator(loader.collate_fn)
-    return {**facts, "whole": whole, "starts": starts, "draws": draws}
+    context = loader.multiprocessing_context or multiprocessing
+    start = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return {**facts, "whole": whole, "starts": starts, "draws": draws, "start": start}
 
 
 def _holds_generator(made: Any) -> bool:

@@ -19,7 +19,7 @@ from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.patches.catalogue import proposals_of
 from fastfeed.diagnose.patches.proposal import SHOWING, PatchCase
-from fastfeed.diagnose.patches.source_file import Edit, SourceFile, edited
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 from fastfeed.diagnose.proof import Proof
 from fastfeed.diagnose.prove.process_session import ends_as_interrupted
 from fastfeed.diagnose.prove.progress import ProveProgress
@@ -205,9 +205,8 @@ def diff_of(edits: Iterable[Edit], files: Mapping[str, SourceFile], *, base: Pat
     for edit in edits:
         by_file.setdefault(edit.file, []).append(edit)
     for name, changed in sorted(by_file.items()):
-        text = files[name].text
         shown = os.path.relpath(name, base)
-        before, after = (_lines(one) for one in (text, edited(text, changed)))
+        before, after = (_lines(files[name].stored(one)) for one in ((), changed))
         for line in difflib.unified_diff(before, after, f"a/{shown}", f"b/{shown}"):
             end = "" if line.endswith("\n") else "\n\\ No newline at end of file\n"
             found.append(line + end)

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import NamedTuple
 
+from fastfeed.diagnose.patches.notebook import NOTEBOOK
 from fastfeed.diagnose.patches.proposal import read_sources
 from fastfeed.diagnose.patches.source_file import Edit, edited
 from fastfeed.diagnose.prove.own_files import OWN_PLACE, Bounds
@@ -84,8 +85,10 @@ class Workspace:
         self.base = Path(os.path.commonpath(self.roots))  # of the names in a diff
         self._apart: dict[str, set[str]] = {"environments": set(), "links": set()}
         self._files = {root: list(_files_of(root, self._apart)) for root in self.roots}
-        code = (root / n for root, names in self._files.items() for n in names if is_code(n))
-        self.sources = read_sources(code)  # as they are now: an edit of the user's changes no run
+        files = (root / name for root, names in self._files.items() for name in names)
+        self.sources = read_sources(
+            one for one in files if self._is_source(one)
+        )  # as they are now: an edit of the user's changes no run
         self.linked: dict[Path, tuple[int, int]] = {}  # originals, with their size and time
         self._count = 0
 
@@ -142,6 +145,9 @@ class Workspace:
                     f"tried: {OWN_PLACE}"
                 )
 
+    def _is_source(self, file: Path) -> bool:
+        return is_code(file.name) or (file.suffix == NOTEBOOK and file.resolve() == self.script)
+
     def _targets(self, folder: Path) -> Iterator[tuple[Path, Path]]:
         for number, root in enumerate(self.roots):
             yield root, folder / str(number) / (root.name or "root")
@@ -185,10 +191,9 @@ class Workspace:
             if name.endswith(os.sep):
                 copy.mkdir(parents=True, exist_ok=True)
             elif str(source) in changed:
-                file = self.sources[str(source)]
-                text = edited(file.text, changed[str(source)])
-                compile(text, name, "exec", dont_inherit=True)
-                copy.write_bytes(text.encode(file.encoding))
+                file, edits = self.sources[str(source)], changed[str(source)]
+                compile(edited(file.text, edits), name, "exec", dont_inherit=True)
+                copy.write_bytes(file.stored(edits).encode(file.encoding))
                 shutil.copymode(source, copy)
             elif source.is_symlink() or not self._may_copy(source, left=left):
                 real = source.resolve()
@@ -207,12 +212,14 @@ class Workspace:
 def _file_of(script: Script) -> Path | None:
     """Return the file that runs; None for a module."""
     name = script.words[0]
-    if script.how == "file" and not name.endswith(".ipynb"):
+    if script.how == "file":
         return Path(name).resolve()
     if script.how == "-m":
         return None
-    way = "write it to one, as %%writefile train.py does in a cell, and pass train.py"
-    raise OptionError(f"--prove changes the files of a script, and {script.name} has none: {way}")
+    raise OptionError(
+        f"--prove changes the files of a script, and {script.name} has none: write it to train.py, "
+        "and pass train.py"
+    )
 
 
 def _project_of(folder: Path) -> Path:

@@ -6,6 +6,7 @@ import ast
 import builtins
 import contextlib
 import importlib.machinery
+import linecache
 import os
 import re
 import runpy
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fastfeed.diagnose.patches.notebook import NOTEBOOK, Notebook
 from fastfeed.diagnose.sample.turns import add_turns
 from fastfeed.errors import OptionError
 
@@ -31,9 +33,9 @@ SOURCE_FILES = re.compile(
 class Script:
     """Script to run, as `python` would be called with it.
 
-    A file (or a folder or zip file with a `__main__`), `-m module`, `-c code` or `-` (standard
-    input), and its arguments. A leading `python` is skipped. `turns`: its loops record their
-    iterations. Raise OptionError if nothing is given or the file does not exist.
+    A file (or a notebook, or a folder or zip file with a `__main__`), `-m module`, `-c code` or `-`
+    (standard input), and its arguments. A leading `python` is skipped. `turns`: its loops record
+    their iterations. Raise OptionError if nothing is given or the file does not exist.
     """
 
     def __init__(self, words: Sequence[str], *, turns: bool = False) -> None:
@@ -62,6 +64,9 @@ class Script:
                 f"can't open {self._what!r}: the script must be a Python file, -m module or "
                 "-c code (under torchrun: torchrun --no-python fastfeed diagnose -- train.py)"
             )
+        if self.how == "file" and file.endswith(NOTEBOOK):
+            with contextlib.suppress(SyntaxError):  # the run shows it
+                Notebook(Path(self._what))
 
     def run(self) -> int:
         """Run the script as `__main__`, and return its exit code.
@@ -111,6 +116,11 @@ class Script:
             _first_path(os.path.dirname(os.path.realpath(self._what)))
             text: str | bytes = Path(self._what).read_bytes()
             file = self._what if os.path.isabs(self._what) else f"{os.getcwd()}/{self._what}"
+            if file.endswith(NOTEBOOK):  # without __file__, as in Jupyter
+                text = Notebook(Path(file)).text
+                linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+                names.update(display=print)
+                return text, file
         else:
             _first_path("")
             if self.how == "-c":

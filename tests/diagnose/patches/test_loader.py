@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderWorkers
+from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderStart, LoaderWorkers
 from fastfeed.diagnose.patches.proposal import Patch
 from fastfeed.diagnose.proof import WORDS
 from tests.diagnose.patches.patching import Script, added
@@ -43,6 +43,31 @@ def test_a_stream_that_each_worker_reads_must_show_its_records(
     script.calls_of("DataLoader", "loader = DataLoader(", num_workers=0, whole=whole)
     found = script.advised("num_workers", "4").proposals(patch)
     assert {one.allows for one in found} == {allowed}
+
+
+@pytest.mark.parametrize(
+    ("start", "workers", "more", "proposed"),
+    [
+        ("spawn", 2, "data.set_epoch(3)\n", True),
+        ("fork", 2, "data.set_epoch(3)\n", False),
+        ("spawn", 0, "data.set_epoch(3)\n", False),
+        ("spawn", 2, "", False),  # they can live on
+    ],
+)
+def test_new_workers_of_each_epoch_import_torch_once(
+    tmp_path: Path, start: str, workers: int, more: str, proposed: bool
+) -> None:
+    script = Script(tmp_path, LOADER + more, kind="torch", loop="for x in loader:")
+    facts = {"num_workers": workers, "persistent_workers": False, "start": start}
+    script.calls_of("DataLoader", "loader = DataLoader(", **facts)
+    assert len(script.proposals(LoaderStart())) == proposed
+    if proposed:
+        found = script.patched(LoaderStart())
+        assert 'drop_last=True, multiprocessing_context="forkserver"\n' in found
+        assert (
+            "DataLoader\nimport multiprocessing\n\n"
+            'multiprocessing.set_forkserver_preload(["torch"])\n'
+        ) in found
 
 
 def test_as_many_workers_as_cores_are_tried_as_well(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import linecache
+import multiprocessing
 import random
 import sys
 from pathlib import Path
@@ -59,10 +60,12 @@ def test_a_stream_that_each_worker_reads_is_noted(
     module = importlib.import_module("streams_of_test")
     loader = torch.utils.data.DataLoader(getattr(module, kind)(), num_workers=0)
     facts = {"num_workers": 0, "persistent_workers": False, "whole": whole}
-    facts |= {"starts": False, "draws": False}
+    facts |= {"starts": False, "draws": False, "start": multiprocessing.get_all_start_methods()[0]}
     assert loader_facts(loader) == facts
-    started = torch.utils.data.DataLoader(loader.dataset, worker_init_fn=print)
-    assert loader_facts(started) == {**facts, "starts": True}
+    options = {"worker_init_fn": print, "num_workers": 1, "multiprocessing_context": "spawn"}
+    started = torch.utils.data.DataLoader(loader.dataset, **options)
+    facts |= {"starts": True, "num_workers": 1, "start": "spawn"}
+    assert loader_facts(started) == facts
 
 
 NOISE = np.random.default_rng(0)

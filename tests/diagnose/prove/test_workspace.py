@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from fastfeed.diagnose.patches.source_file import SourceFile
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 from fastfeed.diagnose.prove import workspace
 from fastfeed.diagnose.prove.own_files import OwnFiles
+from fastfeed.diagnose.prove.prove_command import diff_of
 from fastfeed.diagnose.prove.workspace import COPIED_NBYTES, Run, Workspace
 from fastfeed.diagnose.prove.write_guard import WriteGuard
 from fastfeed.diagnose.run.script import Script
@@ -401,13 +403,29 @@ def test_standard_input_without_an_end_is_refused(
         assert made(tmp_path).stdin.read_bytes() == b""
 
 
-@pytest.mark.parametrize("words", [("-c", "pass"), ("-",), ("train.ipynb",)])
+@pytest.mark.parametrize("words", [("-c", "pass"), ("-",)])
 def test_a_script_without_a_file_is_refused(
     project: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    (project / "train.ipynb").write_text("{}")
-    with pytest.raises(OptionError, match="%%writefile train.py"):
+    with pytest.raises(OptionError, match=r"write it to train\.py"):
         made(tmp_path, *words)
+
+
+def test_the_notebook_that_runs_is_a_source_and_its_copy_a_notebook(
+    project: Path, tmp_path: Path
+) -> None:
+    cell = {"cell_type": "code", "metadata": {}, "outputs": [], "source": ["n = 1\n", "print(n)"]}
+    text = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    for name in ("train.ipynb", "other.ipynb"):
+        (project / name).write_text(text)
+    room = made(tmp_path, "train.ipynb")
+    notebook = str(project / "train.ipynb")
+    assert set(room.sources) == {notebook, *map(str, project.rglob("*.py"))}
+    edit = Edit(notebook, 4, 5, "22")
+    copy = room.copy([edit]).cwd / "train.ipynb"
+    assert copy.read_text() == text.replace("n = 1", "n = 22")
+    assert (project / "train.ipynb").read_text() == text
+    assert '+{"cells"' in diff_of([edit], room.sources, base=project)
 
 
 def test_python_before_the_script_is_no_part_of_it(project: Path, tmp_path: Path) -> None:

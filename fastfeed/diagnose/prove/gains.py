@@ -39,6 +39,14 @@ class Pace(NamedTuple):
         """Return the numbers of the gaps that are longer."""
         return [number for number, gap in enumerate(self.gaps) if gap > long_s]
 
+    @property
+    def cycle_s(self) -> float:
+        """Seconds from pause to pause; 0 if they are too few to tell."""
+        pauses = self.pauses(self.long_s) if self.gaps else []
+        if len(pauses) <= FEW:
+            return 0.0
+        return sum(self.gaps[pauses[0] + 1 : pauses[-1] + 1]) / (len(pauses) - 1)
+
     def rate(self, long_s: float) -> float:
         """Return steps/s.
 

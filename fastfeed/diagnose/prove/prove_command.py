@@ -21,6 +21,7 @@ from fastfeed.diagnose.patches.catalogue import proposals_of
 from fastfeed.diagnose.patches.proposal import SHOWING, PatchCase
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 from fastfeed.diagnose.proof import Proof
+from fastfeed.diagnose.prove.gains import pace_of
 from fastfeed.diagnose.prove.process_session import ends_as_interrupted
 from fastfeed.diagnose.prove.progress import ProveProgress
 from fastfeed.diagnose.prove.search import Search
@@ -35,7 +36,8 @@ from fastfeed.jobs.drawing import Terminal
 EXIT_NOTHING = 3  # nothing gained
 PATCH_FILE = "fastfeed.patch"
 REPORT_SHARE = 0.02  # of the budget: for the end of the last run, and the report
-WINDOW_STEPS, MIN_WINDOW_S = 120, 5.0  # of a run that measures a rate, after its warm-up
+# Of a run that measures a rate, after its warm-up.
+WINDOW_STEPS, WINDOW_PAUSES, MIN_WINDOW_S = 120, 5, 5.0
 SAMPLED_KIND = "sampled"
 WATCHED = "__import__('fastfeed').watch(("
 
@@ -220,10 +222,12 @@ def _lines(text: str) -> list[str]:
 
 
 def _window_s(diagnosis: Diagnosis, seconds: float) -> float:
-    """Return how long a run is watched: long enough for some steps, and no longer than the
-    diagnosis."""
+    """Return how long a run is watched: long enough for some steps, and for some pauses such as
+    those between epochs, and no longer than the diagnosis."""
     period_s = diagnosis.figures.period_s if diagnosis.figures is not None else 0.0
-    return min(seconds, 2.0 + max(MIN_WINDOW_S, WINDOW_STEPS * period_s))
+    loop = diagnosis.evidence.loop
+    known_s = WINDOW_PAUSES * pace_of([one.end_s for one in loop.steps]).cycle_s if loop else 0.0
+    return min(seconds, 2.0 + max(MIN_WINDOW_S, WINDOW_STEPS * period_s, known_s))
 
 
 def marks_of(case: PatchCase) -> tuple[Edit, ...]:

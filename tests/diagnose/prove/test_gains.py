@@ -57,6 +57,8 @@ def test_pauses_count_in_whole_periods() -> None:
     pace = pace_of(times)
     assert len(pace.pauses(pace.long_s)) == 5
     assert pace.rate(pace.long_s) == pytest.approx(20 / 1.19, rel=1e-6)
+    assert pace.cycle_s == pytest.approx(1.19)
+    assert pace_of(times[:50]).cycle_s == 0.0, "two pauses tell no cycle"
 
 
 def training(

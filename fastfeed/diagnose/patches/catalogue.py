@@ -20,6 +20,7 @@ from fastfeed.diagnose.patches.handmade_queue import HandmadeQueue
 from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderStart, LoaderWorkers
 from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
 from fastfeed.diagnose.patches.proposal import Patch, PatchCase, Proposal
+from fastfeed.diagnose.patches.python_maps import PythonMaps
 from fastfeed.diagnose.patches.rarer import RarerPauses
 from fastfeed.diagnose.patches.serial_loop import SerialLoop
 from fastfeed.diagnose.patches.source_file import Edit, edited
@@ -34,6 +35,7 @@ PATCHES: tuple[Patch, ...] = (
     GeneratorDataset(),
     ParallelMaps(),
     CacheAfterMap(),
+    PythonMaps(),
     QueueThreads(),
     GeneratorBody(),
     GeneratorCall(),

@@ -7,22 +7,43 @@ from collections.abc import Iterable
 from typing import Any
 
 from bench.comparison import FIGURES as RESULTS
-from bench.comparison import OVERLAP, Contest, lined, of_other, of_training, rendered, wrapped
+from bench.comparison import (
+    OVERLAP,
+    Contest,
+    lined,
+    of_other,
+    of_training,
+    rendered,
+    seconds_of,
+    usual_steps,
+    wrapped,
+)
 from bench.report import number
 from bench.results import Row, ratio, read
 from bench.rounds import ROOT
 
 PAGE = ROOT / "docs" / "trainings.md"
-HEAD = ("", "s to the target", "steps", "steps/s", "waited", "CPU s", "memory, MB", "lines")
+HEAD = (
+    "",
+    "s to the target",
+    "s for {} steps",
+    "steps",
+    "steps/s",
+    "waited",
+    "CPU s",
+    "memory, MB",
+    "lines",
+)
 OURS = ("fixed", "auto")
-FIGURES = ("seconds", "steps", "steps_per_s", "starvation", "cpu_s", "memory_mb")
+SAME = "same_s"  # seconds for as many steps as the runs of a training need, in the median
+FIGURES = ("seconds", SAME, "steps", "steps_per_s", "starvation", "cpu_s", "memory_mb")
 
 
 def report(document: dict[str, Any]) -> str:
     """Return a table of each training as Markdown, with medians, spreads and the best form."""
     parts = []
     for name, about in document["trainings"].items():
-        rows = [row for row in document["rows"] if row["training"] == name]
+        rows = _with_same_steps([row for row in document["rows"] if row["training"] == name])
         if any(row["runs"] for row in rows):
             parts.append(f"{heading(about, rows)}\n\n{table(rows)}\n\n{verdict(rows)}")
     return "\n\n".join(parts)
@@ -42,6 +63,17 @@ def page() -> str:
             line if line.startswith("|") else wrapped(line) for line in report(document).split("\n")
         ),
     )
+
+
+def _with_same_steps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows whose runs have their time for the same number of steps."""
+    steps = usual_steps(rows)
+
+    def timed(run: dict[str, Any]) -> dict[str, Any]:
+        known = run.get("reached") and run["steps_per_s"]
+        return run if "failed" in run else {**run, SAME: seconds_of(run, steps) if known else None}
+
+    return [{**row, "runs": [timed(run) for run in row["runs"]]} for row in rows]
 
 
 def summary(document: dict[str, Any]) -> str:
@@ -67,7 +99,7 @@ def summary(document: dict[str, Any]) -> str:
         )
     head = ("training", "first form: steps/s", "waits", "fastfeed: steps/s")
     head += ("times the first form", "times the best other form")
-    return lined((*head, *(f"s to the target, {ours}" for ours in OURS)), lines)
+    return lined((*head, *(f"times the s for the same steps, {ours}" for ours in OURS)), lines)
 
 
 def _time(one: Contest | None) -> str:
@@ -117,7 +149,9 @@ def heading(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
     """Return the figures of the forms of a training."""
-    lines = [f"| {' | '.join(HEAD)} |", "|---" + "|--:" * (len(HEAD) - 1) + "|"]
+    rows = list(rows)
+    head = " | ".join(HEAD).format(number(usual_steps(rows)))
+    lines = [f"| {head} |", "|---" + "|--:" * (len(HEAD) - 1) + "|"]
     for row in rows:
         runs = good_runs(row)
         cells = [_cell(runs, figure) for figure in FIGURES]
@@ -138,7 +172,7 @@ def verdict(rows: list[dict[str, Any]]) -> str:
     """Return which form was the best, by time and by rate, and how far fastfeed is from it."""
     texts = []
     for figure, best_of, unit in (
-        ("seconds", min, "s to the target"),
+        (SAME, min, f"s for {number(usual_steps(rows))} steps"),
         ("steps_per_s", max, "steps/s"),
     ):
         found = {row["form"]: _row(row, figure) for row in rows if _counts(row, figure)}
@@ -170,7 +204,7 @@ def _counts(row: dict[str, Any], figure: str) -> bool:
     the target."""
     runs = good_runs(row)
     known = bool(runs) and all(run[figure] is not None for run in runs)
-    return known and (figure != "seconds" or all(run["reached"] for run in runs))
+    return known and (figure != SAME or all(run["reached"] for run in runs))
 
 
 def _row(row: dict[str, Any], figure: str) -> Row:

@@ -26,7 +26,10 @@ def load(path, *, side, colour, held_out):
     without one of its two. So are classes that have a single image. Raise SystemExit with one line
     if the folder, or what is to be held out, is not there.
     """
-    folder = Path(path or os.environ.get("FASTFEED_DATA") or ".").expanduser()
+    given = os.environ.get("FASTFEED_DATA")
+    folder = Path(path or given or ".").expanduser()
+    if given and path is None and not folder.is_dir():
+        raise SystemExit(f"FASTFEED_DATA={given}: there is no such folder")
     zips = [folder / name for name in OMNIGLOT if (folder / name).is_file()]
     drawings = bool(zips) or path is None
     channels = 1 if drawings and not colour else 3

@@ -2,7 +2,7 @@
 
     python examples/metric_learning.py                   # Omniglot in $FASTFEED_DATA, or digits
     python examples/metric_learning.py --data my/photos  # a folder of class folders
-    python examples/metric_learning.py --batch 1024      # pairs; by default measured
+    python examples/metric_learning.py --batch-size 1024 # pairs; by default measured
     python examples/metric_learning.py --data my/photos --model resnet50 --size 224
 
 `Pairs` draws two images of each class: the anchor in the street (turned, cropped, in other light),
@@ -41,7 +41,7 @@ def main():
     )
     print(said)
     keras.utils.set_random_seed(args.seed)
-    batch = args.batch or measured_batch(train, args)
+    batch = args.batch_size or measured_batch(train, args)
     model = build(args.model, train)
     figures = learn(model, train, test, batch=batch, args=args)
     figures["recall"], found, missed = search(model, test, args)
@@ -56,7 +56,7 @@ def learn(model, train, test, *, batch, args):
     held-out classes."""
     steps = max(args.pairs // batch, 1)
     tested = min(TESTED, batch, len(set(test.names)))
-    rate = keras.optimizers.schedules.CosineDecay(args.rate, steps)
+    rate = keras.optimizers.schedules.CosineDecay(args.learning_rate, steps)
     step = step_of(model, keras.optimizers.Adam(rate), pairs=tested)
     ends = {round(steps * part / WINDOWS) for part in range(1, WINDOWS + 1)} - {0}
     history, losses, testing_s = [], [], 0.0

@@ -56,7 +56,7 @@ def train(rank: int, world: int, args: argparse.Namespace) -> None:
     )
     model = DistributedDataParallel(net)
     # k ranks average over k times the records: k times the rate (Goyal et al., 2017; the reason is
-    # in data_parallel.py), to which it rises in the first epoch
+    # in large_minibatch.py), to which it rises in the first epoch
     optimizer = torch.optim.SGD(net.parameters(), args.learning_rate * world, momentum=0.9)
     runner = FeedRunner(
         (data.x_train[: args.records], data.y_train[: args.records]),

@@ -10,7 +10,7 @@ import click
 from click.exceptions import Exit
 
 from fastfeed import __version__
-from fastfeed.errors import DOCS_NOTE, FeedError, OptionError, page_of
+from fastfeed.errors import DOCS_NOTE, SHOWS_NOTES, FeedError, OptionError, page_of
 
 CHECK_FAILED = 1  # exit code of a requested check that does not pass
 BY_USER = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT)
@@ -33,8 +33,8 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except FeedError as error:
-            page = DOCS_NOTE.format(page_of(type(error)))
-            raise click.UsageError(f"{error} {page}") from error
+            page = f" {DOCS_NOTE.format(page_of(type(error)))}" if SHOWS_NOTES else ""
+            raise click.UsageError(f"{error}{page}") from error
 
 
 class Commands(click.Group):

@@ -19,6 +19,7 @@ tf.errors.OutOfRangeError.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 DOCS_NOTE = "[docs: {}]"
+SHOWS_NOTES = sys.version_info >= (3, 11)
 MAX_ERROR_TEXT = 2**16  # characters of an exception's text in that of a FeedError
 _OWN_FOLDERS = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source"))
 
@@ -60,7 +62,8 @@ class FeedError(Exception):
     """Base class of every error that fastfeed raises.
 
     Its text may quote files, names and other errors, and changes no terminal that shows it. A note
-    behind it, which a traceback shows since Python 3.11, names its page of the documentation.
+    behind it, which a traceback shows, names its page of the documentation. In Python 3.10, which
+    shows no notes, it is the end of the text.
     """
 
     __notes__: list[str]  # see PEP 678
@@ -72,7 +75,8 @@ class FeedError(Exception):
         return error
 
     def __str__(self) -> str:
-        return clean_lines(super().__str__())
+        text = clean_lines(super().__str__())
+        return text if SHOWS_NOTES else f"{text} {self.__notes__[0]}"
 
     def __reduce__(self) -> Any:
         return _unpickled, (type(self), self.args, dict(vars(self)))
@@ -227,3 +231,6 @@ def required(package: str, extra: str) -> Iterator[None]:
 
 class FeedWarning(UserWarning):
     """The feed works, but probably not as well as expected; issued once for each runner."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} {DOCS_NOTE.format(page_of(type(self)))}"

@@ -15,6 +15,7 @@ from fastfeed.errors import (
     BadImage,
     FeedError,
     FeedTimeout,
+    FeedWarning,
     MissingExtra,
     OptionError,
     ProducerDied,
@@ -61,7 +62,7 @@ def test_every_class_has_a_section(kind: type[BaseException]) -> None:
 
 def test_a_traceback_ends_with_the_name_of_the_page() -> None:
     lines = traceback.format_exception_only(OptionError, OptionError("threads=0"))
-    assert lines[-1].strip().endswith("[docs: errors#optionerror]") or not hasattr(
-        BaseException, "add_note"
-    )
+    assert lines[-1].strip().endswith("[docs: errors#optionerror]")
+    warning = str(FeedWarning("slow"))
+    assert warning == "slow [docs: errors#feedwarning]"
     assert page_of(OwnError) == "errors#optionerror" and page_of(KeyError) == "errors#feederror"

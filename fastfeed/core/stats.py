@@ -189,7 +189,9 @@ class Snapshot:
             self.remade - earlier.remade,
             self.one_reader,
             self.taken_s - earlier.taken_s,
-            self.tuning[len(earlier.tuning) :],
+            tuple(
+                one for one in self.tuning if one not in earlier.tuning
+            ),  # old ones are forgotten
         )
 
 

@@ -18,7 +18,7 @@ from fastfeed.core.machine import (
     workers_that_fit,
 )
 from fastfeed.core.stats import Snapshot
-from fastfeed.options import FeedOptions
+from fastfeed.options import FeedOptions, Remote
 from fastfeed.ring.layout import slot_nbytes
 
 SYSTEM_POLL_S = 1.0  # between two looks at the system,
@@ -113,6 +113,9 @@ class ProducerLimits:
         return min(1.0, (now_cpu_s - cpu_s) / (now_busy_s - busy_s)) if now_busy_s else 0.0
 
     def _fits(self, count: int) -> tuple[int, str]:
+        remote = self._options.remote
+        if self._knob == "producers" and isinstance(remote, Remote) and remote.address != "local":
+            return sys.maxsize, "Ray"  # on other nodes, where it gives them what there is
         if self._knob == "threads":
             return threads_that_fit(1, count)
         used = [private_nbytes(pid) for pid in self._pids()]

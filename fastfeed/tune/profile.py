@@ -25,7 +25,7 @@ from fastfeed.model.workload import (
 from fastfeed.options import Auto, FeedOptions, options_from
 from fastfeed.probes.lock import LockProbe
 from fastfeed.source import CallableSource, Source, source_from
-from fastfeed.tune.limits import fitting
+from fastfeed.tune.limits import fitting, most_in_memory
 
 PROFILE_LIMIT_S = 2.0
 ENOUGH_BATCHES, ENOUGH_S = 30, 0.5  # from which a batch is known well enough
@@ -176,7 +176,8 @@ def chosen(given: Any, source: Source, *, options: FeedOptions) -> tuple[FeedOpt
     if source.repeatable:
         found = profiled(given, options)
         best = found.choice if len(knobs) > 1 else found.best(processes=knob != "threads")
-        if best.processes and "processes" in knobs and _can_be_sent(source, options):
+        room = most_in_memory(options, found.nbytes, knob="processes")
+        if best.processes and "processes" in knobs and room and _can_be_sent(source, options):
             knob = "processes"
         count, nbytes, why = best.count, found.nbytes, found.why
     number: int

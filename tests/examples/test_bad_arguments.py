@@ -13,7 +13,9 @@ IN_TURN = """
 import os, runpy, shlex, sys
 folder, *runs = sys.argv[1:]
 for run in runs:
-    sys.argv = words = shlex.split(run)
+    words = shlex.split(run)
+    if "=" in words[0]:
+        os.environ.update([words.pop(0).split("=")])
     sys.argv = [os.path.join(folder, words[0]), *words[1:]]
     print("run", file=sys.stderr, flush=True)
     try:
@@ -67,7 +69,7 @@ CASES = {
         ("mnist_keras.py --data nowhere", "nowhere does not exist"),
         ("keras_fit.py --epochs 0", "--epochs 1 or more"),
         ("keras_fit.py --processes=-1", 'processes must be an integer >= 0 or "auto", got -1'),
-        ("metric_learning.py --batch 0", "--size, --batch and --pairs must be 1 or more"),
+        ("metric_learning.py --batch-size 0", "--size, --batch-size and --pairs must be 1 or more"),
         (
             "metric_learning.py --data nowhere",
             "--data nowhere: does not exist; it must be a folder",
@@ -76,6 +78,7 @@ CASES = {
             "metric_learning.py --held-out 9 ten",
             "--held-out ten: no such group or class; there are 0,",
         ),
+        ("FASTFEED_DATA=nowhere metric_learning.py", "nowhere: there is no such folder"),
     ],
 }
 

@@ -86,7 +86,7 @@ def test_a_folder_with_damaged_files_and_lonely_images(tmp_path: Path, run: Run)
     (data / "item02" / "empty.png").write_bytes(b"")
     (data / "lonely").mkdir()
     (data / "lonely" / "0.png").write_bytes((data / "item00" / "0.png").read_bytes())
-    options = ("--data", str(data), "--batch", "4", "--quick")
+    options = ("--data", str(data), "--batch-size", "4", "--quick")
     out, _ = run("metric_learning.py", *options, folder=tmp_path)
     first = "left out: 2 unreadable images: item01/damaged.jpg, item02/empty.png\n"
     assert first in out

@@ -24,8 +24,9 @@ from tests.helpers.dying import LONG_S
         Plan(kills=16, processes=2, threads=1, mean_s=0.05, seed=1),
         Plan(kills=8, processes=1, threads=1, mean_s=0.05, seed=2),
         Plan(kills=10, processes=2, threads=3, mean_s=0.1, vary=True, seed=3),
+        Plan(kills=10, processes=2, threads=1, mean_s=0.1, auto=True, seed=4),
     ],
-    ids=["2x1", "1x1", "2x3, rings that grow"],
+    ids=["2x1", "1x1", "2x3, rings that grow", "auto"],
 )
 def test_nothing_is_torn_lost_repeated_or_stalled(plan: Plan) -> None:
     outcome = run(plan)

@@ -20,7 +20,8 @@ class SimulatedTraining:
     `step_s`.
 
     A batch takes `slow_s` seconds more with a probability of `slow`, or `noise` (of a logarithm)
-    more or less. Between two steps, the training pauses until `paused_until_s`.
+    more or less. Each producer beyond two takes `taken` of the step's time from it. Between two
+    steps, the training pauses until `paused_until_s`.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class SimulatedTraining:
         seed: int = 0,
     ) -> None:
         self.rate, self.step_s, self.count, self.most = rate, step_s, count, most
-        self.slow, self.slow_s, self.noise = 0.0, 0.0, 0.0
+        self.slow, self.slow_s, self.noise, self.taken = 0.0, 0.0, 0.0, 0.0
         self.allowed = "the test"
         self.now_s = self.paused_until_s = 0.0
         self.changes: list[tuple[float, int]] = []
@@ -137,7 +138,7 @@ class SimulatedTraining:
         self._taken += 1
         self._steps += 1
         self._last_s = self.now_s
-        self._at(self.step_s, self._ask)
+        self._at(self.step_s * (1 + self.taken * max(0, self.count - 2)), self._ask)
 
     def _look(self) -> None:
         wanted = self.tuner.look(self._snapshot(), self.now_s)

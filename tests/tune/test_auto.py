@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -29,7 +30,7 @@ from fastfeed.model.workload import Producers
 from fastfeed.options import FeedOptions
 from fastfeed.producers.process.workers import share_of_worker
 from fastfeed.ring.layout import slot_nbytes
-from fastfeed.tune import limits
+from fastfeed.tune import limits, profile
 from fastfeed.tune.count_tuner import NOTHING_YET, CountTuner
 from fastfeed.tune.limits import ProducerLimits
 from fastfeed.tune.profile import FeedProfile, _profile_of
@@ -302,6 +303,35 @@ def test_a_source_that_fails_while_it_is_tried() -> None:
         next(iter(runner))
 
 
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_source_that_fails_while_another_number_is_tried(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    decide([1, 3, 2, 4, 1, 2], monkeypatch)
+
+    def transform(record: Any) -> Any:
+        return fails(record) if record == 700 else record
+
+    taken: list[int] = []
+    with FeedRunner(RECORDS, batch_size=10, transform=transform, **{kind: "auto"}) as runner:
+        with pytest.raises(ProducerFailed, match="no such file"):
+            taken += [int(record) for batch in runner for record in batch]
+        assert runner.tuning()
+    assert taken == [*range(len(taken))], "nothing is missing before it"
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes", "workers"])
+def test_on_one_core(kind: str) -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        with FeedRunner(RECORDS, batch_size=10, **{kind: "auto"}) as runner:
+            found = [int(record) for batch in runner for record in batch]
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert found == [*range(len(RECORDS))]
+
+
 def test_what_cannot_be_sent_stays_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = threading.Lock()
 
@@ -529,6 +559,32 @@ def test_a_loop_begins_with_the_work_that_is_known_of_its_feed(clock: Clock) -> 
         found.most(replace(NOTHING_YET, produced=row), 1)
         clock.now_s += 1.0
     assert found._core_share() >= 0.0
+
+
+def test_a_kind_that_has_no_room_in_memory_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two batches are enough for threads, and too few for the slots of a worker process."""
+    monkeypatch.setattr(profile, "_profile_of", python_bound)
+    records = np.zeros((200, 1000))
+    options = {"batch_size": 10, "memory": 2 * 80_000, "workers": "auto"}
+    with FeedRunner(records, **options) as runner:
+        assert sum(len(one) for one in runner) == 200
+        assert runner.options.processes == 0
+    with FeedRunner(records, **{**options, "memory": "1GB"}) as runner:
+        assert sum(len(one) for one in runner) == 200
+        assert runner.options.processes
+
+
+def python_bound(made: StageRow, held: float, *, step_s: float) -> FeedProfile:
+    """The profile of a source that holds Python's lock, on four cores."""
+    return FeedProfile(made.batches, {"read": 1.0}, 1.0, 1.0, 4, step_s)
+
+
+def test_the_nodes_of_a_cluster_limit_their_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer's own memory and descriptors do not."""
+    monkeypatch.setattr(limits, "workers_that_fit", lambda *given, **more: (3, "memory"))
+    for address, most in (("auto", 100), ("local", 3)):
+        options = FeedOptions(remote=Remote(address, producers=1), memory="1GB")
+        assert min(100, ProducerLimits("producers", options).most(NOTHING_YET, 1)[0]) == most
 
 
 @pytest.mark.parametrize("auto", [{"threads": "auto"}, {"processes": "auto"}])

@@ -62,6 +62,21 @@ def test_fewer_do_as_well() -> None:
     assert training.run(20) >= 0.95 * training.best
 
 
+@pytest.mark.parametrize("taken", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize(("batch_s", "count"), [(0.02, 1), (0.06, 8), (0.06, 16)])
+def test_producers_that_take_cores_or_the_lock_from_the_step(
+    taken: float, batch_s: float, count: int
+) -> None:
+    """Each beyond two makes the step slower, so that fewer are the best."""
+    training = SimulatedTraining(waiting(batch_s), step_s=0.02, count=count)
+    training.taken = taken
+    training.run(30)
+    steps = [0.02 * (1 + taken * max(0, n - 2)) for n in range(1, 33)]
+    best = max(min(1 / step_s, n / batch_s) for n, step_s in enumerate(steps, 1))
+    assert training.run(30) >= 0.95 * best, training.history
+    assert training.count <= 4
+
+
 @given(batch_s=st.floats(0.002, 0.5), step_s=st.floats(0.002, 0.1), cores=st.integers(1, 64))
 def test_it_is_never_slower_than_one_producer(batch_s: float, step_s: float, cores: int) -> None:
     rate = on_cores(batch_s, cores)

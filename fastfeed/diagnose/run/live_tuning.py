@@ -33,13 +33,13 @@ def tune_live(pause: Callable[[float], bool]) -> tuple[tuple[Decision, ...], str
     knob = "processes" if stream.options.processes else knob
     if knob in stream.options.tuned:
         return (), f'{knob}="auto" looks for the number while the job runs'
-    known, count = len(stream.tuning), int(count_of(stream.options, knob))
+    known, count = stream.tuning, int(count_of(stream.options, knob))
     try:
         stream.resize({knob: "auto"})
         end_s = time.monotonic() + LIVE_LIMIT_S
         while stream.searches and time.monotonic() < end_s and pause(LIVE_POLL_S):
             pass
-        decided = stream.tuning[known:]
+        decided = tuple(one for one in stream.tuning if one not in known)
         for one in decided:  # the present number may be one that is being tried
             count = one.after if one.kept else one.before
         stream.resize({knob: count})

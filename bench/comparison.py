@@ -22,6 +22,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bench.results import read
 from bench.rounds import ROOT
+from bench.trainings.same_steps import seconds_of, usual_steps
 from tests.scenarios.labels import LABELS
 
 COMPARISON = ROOT / "docs" / "comparison.md"
@@ -235,24 +236,10 @@ def of_migrations(rates: dict[str, dict[str, list[float]]]) -> Iterator[Contest]
         yield Contest("migrations", f"work {work[kind]}", "batches/s", 2, ours, other)
 
 
-def usual_steps(rows: Iterable[dict[str, Any]]) -> float:
-    """Return the median number of steps to the target over all runs of a training; 0 for none."""
-    every = (run for row in rows for run in row["runs"] if "failed" not in run)
-    return statistics.median([run["steps"] for run in every if run["reached"]] or [0.0])
-
-
-def seconds_of(run: dict[str, Any], steps: float) -> float:
-    """Return the time of a run for a number of steps, which differs from its own by the order of
-    the shuffle."""
-    return float(run["seconds"] + (steps - run["steps"]) / run["steps_per_s"])
-
-
-def of_training(title: str, rows: Iterable[dict[str, Any]]) -> dict[str, Contest]:
+def of_training(title: str, rows: list[dict[str, Any]]) -> dict[str, Contest]:
     """Compare the time for the same number of steps to the target: the fixed and the automatic form
     with the best other one."""
-    rows = list(rows)
-    times: dict[str, list[Entrant]] = {}
-    steps = usual_steps(rows)
+    times, steps = dict[str, list[Entrant]](), usual_steps(rows)
     for row in rows:
         runs = [run for run in row["runs"] if "failed" not in run]
         if runs and all(run["reached"] for run in runs):

@@ -14,13 +14,12 @@ from bench.comparison import (
     of_other,
     of_training,
     rendered,
-    seconds_of,
-    usual_steps,
     wrapped,
 )
 from bench.report import number
 from bench.results import Row, ratio, read
 from bench.rounds import ROOT
+from bench.trainings.same_steps import seconds_of, usual_steps
 
 PAGE = ROOT / "docs" / "trainings.md"
 HEAD = (

@@ -176,9 +176,9 @@ def chosen(given: Any, source: Source, *, options: FeedOptions) -> tuple[FeedOpt
     if source.repeatable:
         found = profiled(given, options)
         best = found.choice if len(knobs) > 1 else found.best(processes=knob != "threads")
-        room = most_in_memory(options, found.nbytes, knob="processes")
-        if best.processes and "processes" in knobs and room and _can_be_sent(source, options):
-            knob = "processes"
+        if best.processes and "processes" in knobs:
+            made = _can_be_made(source, options, nbytes=found.nbytes)
+            knob = "processes" if made else knob
         count, nbytes, why = best.count, found.nbytes, found.why
     number: int
     if source.ordered:
@@ -195,8 +195,11 @@ def chosen(given: Any, source: Source, *, options: FeedOptions) -> tuple[FeedOpt
     return replace(options, threads=1, processes=number), decision
 
 
-def _can_be_sent(source: Source, options: FeedOptions) -> bool:
-    """Return True if worker processes can be given the source and its functions."""
+def _can_be_made(source: Source, options: FeedOptions, *, nbytes: int) -> bool:
+    """Return True if memory= has room for a worker process, which can be given the source and its
+    functions."""
+    if not most_in_memory(options, nbytes, knob="processes"):
+        return False
     # a fifth of the time that `import fastfeed` would take
     from fastfeed.producers.process.ship import pack
 

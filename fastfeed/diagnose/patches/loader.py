@@ -66,9 +66,13 @@ class LoaderStart:
         for site, file, call in case.sites("DataLoader"):
             starts = site.fact("start") == SPAWN and int(site.fact("num_workers") or 0) > 0
             if starts and site.fact("persistent_workers") != "True" and _changes(case, call):
+                value = "'forkserver'"
+                workers = _workers_of(call)
+                if not isinstance(workers, ast.Constant):  # none, at times: no start method then
+                    value += f" if {file.source(workers)} else None"
                 edits = (
                     *top_of(file, ["import multiprocessing", "", SERVER_IMPORT]),
-                    file.with_keyword(call, "multiprocessing_context", value='"forkserver"'),
+                    file.with_keyword(call, "multiprocessing_context", value=value),
                 )
                 title = 'multiprocessing_context="forkserver", which imports torch once'
                 yield Proposal(title, edits, case.advice("epochs"))
@@ -92,6 +96,14 @@ class LoaderRunner:
                     told = advice if count == most else None
                     allows = SAME_RECORDS if _is_whole(site, file, call=call) else WORDS[:-1]
                     yield Proposal(title, edits, told, makes=True, allows=allows)
+
+
+def _workers_of(call: ast.Call) -> ast.expr:
+    """Return the number of workers that a call of DataLoader gives."""
+    given = {one.arg: one.value for one in call.keywords} | dict(
+        zip(POSITIONS, call.args, strict=False)
+    )
+    return given.get("num_workers", ast.Constant(0))
 
 
 def _torch_import(file: SourceFile) -> tuple[Edit, ...]:

@@ -24,6 +24,7 @@ SEEDED_BY = tuple(
 SET_UP_BY = (*SEEDED_BY, ".set_num_threads")
 CONVERTERS = {name for name, one in vars(builtins).items() if isinstance(one, type)}  # int, ...
 # Methods that take a part out of their object. `get` and `read` may be of anything.
+PUT_IN = {"put", "put_nowait"}  # methods of queues
 TAKE_OUT = ("pop", "popleft", "popitem", "get_nowait", "readline", "__next__")
 OWNER = "self"  # what its methods change is unknown; a run shows it
 
@@ -131,12 +132,17 @@ def _other_names(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 
 
 def stored_outside(function: ast.FunctionDef) -> set[str]:
-    """Return the names that a function binds for others, or to whose parts it assigns."""
+    """Return the names that a function binds for others, to whose parts it assigns, or whose
+    methods it calls for what they do, such as `seen.append`, but for what it puts into a queue."""
     nodes = [one for statement in function.body for one in own(statement)]
     given = {name for one in nodes if isinstance(one, SHARED_NAMES) for name in one.names}
     made = bound(function.body)
     parts = (one for one in nodes if isinstance(one, (ast.Subscript, ast.Attribute)))
     paths = [path_of(one.value) for one in parts if isinstance(one.ctx, (ast.Store, ast.Del))]
+    calls = (one.value for one in nodes if isinstance(one, ast.Expr))
+    methods = [one.func for one in calls if isinstance(one, ast.Call)]
+    methods = [one for one in methods if getattr(one, "attr", "put") not in PUT_IN]
+    paths += [path_of(one.value) for one in methods if isinstance(one, ast.Attribute)]
     stored = {one.partition(".")[0] for one in paths}
     return stored - {"", OWNER, *made} | given & {*made}
 

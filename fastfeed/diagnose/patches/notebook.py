@@ -14,7 +14,10 @@ from fastfeed.diagnose.patches.source_file import Edit, SourceFile, edited
 from fastfeed.errors import OptionError
 
 NOTEBOOK = ".ipynb"
-COMMAND = re.compile(r"\s*[%!]%?\w")  # of IPython, such as %matplotlib inline
+COMMAND = re.compile(
+    r"\s*([!?].|%{1,2}\s*\w|.*\?\s*$)"
+)  # of IPython: %matplotlib inline, !ls, len?
+TIMED = re.compile(r"%time(?=\s+\S)")  # before a statement
 OF_PYTHON = re.compile(r"\s*%%(time|timeit|capture|prun)\b")  # the cell below it is Python
 STYLES = tuple(itertools.product((1, 2, 4, None), (False, True), ("\n", "")))
 
@@ -89,9 +92,16 @@ def _python(source: str) -> str:
             if not 0 <= at < len(lines) or not COMMAND.match(lines[at]):
                 break  # the script says what is wrong with it
             blanks = lines[at][: -len(lines[at].lstrip())]
-            command = lines[at][len(blanks) :]
+            command, timed = lines[at][len(blanks) :], TIMED.match(lines[at].lstrip())
+            more = command.endswith("\\")
+            if timed:
+                lines[at] = f"{blanks}0;   {command[len('%time') :]}"
+                continue
             # a block must not get empty
             lines[at] = blanks + ("0#" + command[2:] if blanks else "#" + command[1:])
+            while more and at + 1 < len(lines):
+                at, more = at + 1, lines[at + 1].endswith("\\")
+                lines[at] = "#" + lines[at][1:]
         else:
             break
     return "\n".join(lines)

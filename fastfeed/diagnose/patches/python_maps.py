@@ -3,54 +3,57 @@
 from __future__ import annotations
 
 import ast
-import itertools
+import os
 from collections.abc import Iterator
 
-from fastfeed.diagnose.patches.datasets import producer_words
-from fastfeed.diagnose.patches.names import functions_of
+from fastfeed.diagnose.patches.datasets import is_left_early, producer_words
+from fastfeed.diagnose.patches.names import bound, changed_outside, functions_of
 from fastfeed.diagnose.patches.proposal import ALIKE, ALONE, PatchCase, Proposal, imported_by
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 
 PYTHON_OPS = {"py_function", "numpy_function", "py_func", "eager_py_func"}  # of TensorFlow
-DATASET_OPS = ("map", "batch", "padded_batch", "repeat", "shuffle", "prefetch", "cache")
+GPU_DRIVER = "/dev/nvidiactl"
+UNKNOWN_SIZE = {"cardinality", "len"}
 
 
 class PythonMaps:
     """Records of a data set that go through Python in the producers of a runner, which makes the
-    batches of the `batch` behind the map. In the data set, Python's lock lets one of them run."""
+    batches of the `batch` right behind the map. In the data set, Python's lock lets one of them
+    run."""
 
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
-        chain = list(case.sites(*(f"tf.data {name}" for name in DATASET_OPS)))  # the last first
-        for (_, file, batch), (site, other, mapped) in itertools.pairwise(chain):
+        if is_left_early(case):
+            return
+        for _, file, batch in case.sites("tf.data batch"):
+            mapped = batch.func.value if isinstance(batch.func, ast.Attribute) else None
             given = _batches(file, batch)
-            if other is not file or called(mapped) != "map" or not given or not mapped.args:
+            if not isinstance(mapped, ast.Call) or called(mapped) != "map" or not given:
                 continue
-            function = mapped.args[0]
-            if site.name != "tf.data map" or not _calls_python(file, function):
+            if not mapped.args or _is_counted(file, batch):
                 continue
-            made = _eager(file, function)
-            for words, advice in producer_words(case):
+            inner = _called_by(file, mapped.args[0])
+            if not inner:
+                continue
+            apart = not any(changed_outside(one, modules=file.modules) for one in inner)
+            told = any(case.is_told(file, by=one) for one in inner)
+            made = _eager(file, mapped.args[0])
+            # in each worker process, TensorFlow would take the memory of the GPU
+            here = told or os.path.exists(GPU_DRIVER)
+            for words, advice in producer_words(case, apart=apart, told=here):
                 options = f"records=True, transform={made}, {given}, {words}"
-                edits = (
-                    *case.runner_import(file),
-                    *_runner(file, batch, mapped=mapped, options=options),
-                )
+                edits = (*case.runner_import(file), *_runner(file, batch, options=options))
                 title = f"FeedRunner(..., {words}).dataset() in place of a map that calls Python"
                 allows = ALIKE if words == ALONE else Proposal.allows
                 yield Proposal(title, edits, advice, makes=True, allows=allows)
 
 
-def _runner(
-    file: SourceFile, batch: ast.Call, *, mapped: ast.Call, options: str
-) -> tuple[Edit, ...]:
+def _runner(file: SourceFile, batch: ast.Call, *, options: str) -> tuple[Edit, ...]:
     """Return the edits that remove a map, and put a runner in the place of the batch behind it."""
-    if not isinstance(batch.func, ast.Attribute) or not isinstance(mapped.func, ast.Attribute):
-        return ()
+    mapped: ast.Call = batch.func.value  # type: ignore[attr-defined]
     begin, end = file.span(batch)
     return (
         Edit(file.name, begin, begin, "FeedRunner("),
-        Edit(file.name, file.span(mapped.func.value)[1], file.span(mapped)[1], ""),
-        Edit(file.name, file.span(batch.func.value)[1], end, f", {options}).dataset()"),
+        Edit(file.name, file.span(mapped.func.value)[1], end, f", {options}).dataset()"),  # type: ignore[attr-defined]
     )
 
 
@@ -67,18 +70,34 @@ def _batches(file: SourceFile, batch: ast.Call) -> str:
     return f'{options}, last_batch="drop" if {file.source(dropped)} else "keep"'
 
 
-def _calls_python(file: SourceFile, function: ast.expr) -> bool:
-    """Return True if a function calls Python out of a graph."""
+def _is_counted(file: SourceFile, batch: ast.Call) -> bool:
+    """Return True if a file may ask how many batches there are, of which a runner says nothing."""
+    calls = [one for one in ast.walk(file.tree) if isinstance(one, ast.Call)]
+    asked = [one for one in calls if called(one) in UNKNOWN_SIZE]
+    names = set(bound([file.statement_of(batch)]))
+    return any(
+        called(one) == "cardinality" or any(ast.unparse(arg) in names for arg in one.args)
+        for one in asked
+    )
+
+
+def _called_by(file: SourceFile, function: ast.expr) -> list[ast.FunctionDef]:
+    """Return the functions of a file that run if a mapped function calls Python out of a graph, and
+    itself if it is one; none if it does not."""
     bodies: list[ast.AST] = [function, *functions_of(file, function)]
     nodes = (node for body in bodies for node in ast.walk(body))
-    return any(isinstance(one, ast.Call) and called(one) in PYTHON_OPS for one in nodes)
+    calls = [one for one in nodes if isinstance(one, ast.Call) and called(one) in PYTHON_OPS]
+    found = [one for one in bodies if isinstance(one, ast.FunctionDef)]
+    for one in calls:
+        given = [*one.args[:1], *(word.value for word in one.keywords if word.arg == "func")]
+        found += [inner for maker in given for inner in functions_of(file, maker)]
+    return found if calls else []
 
 
 def _eager(file: SourceFile, function: ast.expr) -> str:
     """Return a function of one item that makes arrays of what a mapped function returns."""
     name = imported_by(file).get("tensorflow") or "tf"
-    known = [function] if isinstance(function, ast.Lambda) else functions_of(file, function)
-    several = any(len(one.args.args) > 1 for one in known)
-    made = f"make={name}.function({file.source(function)})"  # a graph, as in the map
-    call = f"make({'*' * several}item)"
+    # a graph, as in the map, which is traced once
+    made = f"make={name}.function({file.source(function)}, reduce_retracing=True)"
+    call = "make(*item) if isinstance(item, tuple) else make(item)"
     return f"lambda item, {made}: {name}.nest.map_structure(lambda one: one.numpy(), {call})"

@@ -176,11 +176,10 @@ class Workspace:
             and self._apart["environments"].isdisjoint(map(str, (path, *path.parents)))
         )
 
-    @staticmethod
-    def _may_copy(source: Path, *, left: int) -> bool:
+    def _may_copy(self, source: Path, *, left: int) -> bool:
         """Return True for a file that copies have, and not a link to it: a small one that can be
         read."""
-        wanted = is_code(source.name) or (left > 0 and _is_small(source))
+        wanted = self._is_source(source) or (left > 0 and _is_small(source))
         return wanted and os.access(source, os.R_OK)
 
     def _copy(self, root: Path, target: Path, *, changed: Mapping[str, list[Edit]]) -> None:

@@ -119,7 +119,8 @@ class Script:
             if file.endswith(NOTEBOOK):  # without __file__, as in Jupyter
                 text = Notebook(Path(file)).text
                 linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-                names.update(display=print)
+                names.update(display=_display)
+                os.environ.setdefault("MPLBACKEND", "Agg")  # pictures need no window
                 return text, file
         else:
             _first_path("")
@@ -130,6 +131,12 @@ class Script:
         loader = importlib.machinery.SourceFileLoader("__main__", file)
         names.update(__file__=file, __cached__=None, __loader__=loader)
         return text, file
+
+
+def _display(*shown: Any, **_: Any) -> None:
+    """Show objects as IPython would do without a page."""
+    for one in shown:
+        sys.stdout.write(f"{one}\n")
 
 
 def _first_path(path: str) -> None:

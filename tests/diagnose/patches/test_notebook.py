@@ -46,6 +46,12 @@ def write(path: Path, *cells: dict[str, Any], style: dict[str, Any] | None = Non
         ("!pip install 'a\nx = 1", "#pip install 'a\nx = 1"),
         ("for x in y:\n    !ls {x}", "for x in y:\n    0#s {x}"),
         ("%%time\nx = 1", "#%time\nx = 1"),
+        ("! pip install \\\n   a\nx = 1", "# pip install \\\n#  a\nx = 1"),
+        ("!{a} -m b\n% cd c\nlen?\n?len", "#{a} -m b\n# cd c\n#en?\n#len"),
+        (
+            "%time x = f(1,\n  2)\nif x:\n  %time y = 2",
+            "0;    x = f(1,\n  2)\nif x:\n  0;    y = 2",
+        ),
         ("\n%%capture out\nx = 1", "\n#%capture out\nx = 1"),
         ("%%bash\nls\n\necho", "#%bash\n#s\n\n#cho"),
         ("x = (a\n  %b)", "x = (a\n  %b)"),
@@ -109,7 +115,7 @@ def test_a_notebook_runs_as_in_jupyter_with_no_file_of_its_own(tmp_path: Path) -
     done = subprocess.run(
         [*command, "--", "one.ipynb", "7"], cwd=tmp_path, capture_output=True, text=True
     )
-    assert done.stdout == "1 7 False\ndef f():\n    return 1\n"
+    assert done.stdout == "1\n7\nFalse\ndef f():\n    return 1\n"
     assert 'one.ipynb", line 8, in <module>' in done.stderr
     assert "NameError: name 'n' is not defined" in done.stderr
     (tmp_path / "two.ipynb").write_text("{}")

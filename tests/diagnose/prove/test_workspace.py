@@ -415,7 +415,8 @@ def test_the_notebook_that_runs_is_a_source_and_its_copy_a_notebook(
     project: Path, tmp_path: Path
 ) -> None:
     cell = {"cell_type": "code", "metadata": {}, "outputs": [], "source": ["n = 1\n", "print(n)"]}
-    text = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    about = {"pictures": "x" * COPIED_NBYTES}  # no link: its folder is that of the imports
+    text = json.dumps({"cells": [cell], "metadata": about, "nbformat": 4, "nbformat_minor": 5})
     for name in ("train.ipynb", "other.ipynb"):
         (project / name).write_text(text)
     room = made(tmp_path, "train.ipynb")
@@ -425,6 +426,7 @@ def test_the_notebook_that_runs_is_a_source_and_its_copy_a_notebook(
     copy = room.copy([edit]).cwd / "train.ipynb"
     assert copy.read_text() == text.replace("n = 1", "n = 22")
     assert (project / "train.ipynb").read_text() == text
+    assert not (room.copy().cwd / "train.ipynb").is_symlink()
     assert '+{"cells"' in diff_of([edit], room.sources, base=project)
 
 

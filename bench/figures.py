@@ -3,15 +3,17 @@
     python -m bench.figures
 
 These are docs/comparison.md, docs/trainings.md, the pictures of docs, the tables of
-bench/results/README.md with their pictures, and the figures of README.md. A document has a picture
-if there is one beside it.
+bench/results/README.md with their pictures, those of docs/data-parallel.md, and the figures of
+README.md. A document has a picture if there is one beside it.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import statistics
+import sys
 from typing import Any
 
 from bench import comparison, fill, pictures, report
@@ -21,6 +23,14 @@ from bench.rounds import ROOT
 from bench.trainings import figures as trainings
 
 README = ROOT / "README.md"
+PARALLEL = ROOT / "docs" / "data-parallel.md"
+# Documents of examples, and the module that makes the table of each.
+TABLES = {
+    "large_minibatch": "data_parallel_studies",
+    "slow_rank": "data_parallel_studies",
+    "async_parallel": "async_results",
+}
+TABLE = re.compile(r"(<!-- table: (\w+) -->\n\n).*?(?=<!-- end -->)", re.DOTALL)
 MARKED = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end -->)", re.DOTALL)
 LEAST_GAIN = 1.05  # of a patch
 PROVEN = 0.1  # share that a script loses to input, from which a patch is expected
@@ -34,6 +44,19 @@ def main() -> None:
         report.plot(read(picture.with_suffix(".json")), FIGURES)
     pictures.draw_all()
     README.write_text(with_figures(README.read_text()))
+    PARALLEL.write_text(with_tables(PARALLEL.read_text()))
+
+
+def with_tables(text: str) -> str:
+    """Return a page with the tables that examples make of what they have measured."""
+    sys.path.insert(0, str(ROOT / "examples"))
+
+    def filled(found: re.Match[str]) -> str:
+        name = found[2]
+        made = importlib.import_module(TABLES[name]).table(_values(name))
+        return f"{found[1]}{made.rstrip()}\n\n"
+
+    return TABLE.sub(filled, text)
 
 
 def with_figures(text: str) -> str:

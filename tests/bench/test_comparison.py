@@ -233,16 +233,19 @@ def test_all_tables_and_pictures_follow_from_the_json_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
-    for name, place in (("COMPARISON", COMPARISON), ("PAGE", fill.PAGE)):
-        copy = tmp_path / place.name
-        copy.write_text(place.read_text())
-        monkeypatch.setattr(comparison if name == "COMPARISON" else fill, name, copy)
+    places = [(comparison, "COMPARISON"), (fill, "PAGE"), (figures.trainings, "PAGE")]
+    places += [(figures, "README"), (figures, "PARALLEL")]
+    copies: dict[Path, Path] = {}
+    for number, (module, name) in enumerate(places):
+        place: Path = getattr(module, name)
+        copies[place] = tmp_path / str(number)
+        copies[place].write_text(place.read_text())
+        monkeypatch.setattr(module, name, copies[place])
     monkeypatch.setattr(
         figures.report, "plot", lambda document, folder: drawn.append(document["kind"])
     )
     figures.main()
     assert drawn == sorted(picture.stem for picture in FIGURES.glob("*.png"))
-    assert (tmp_path / COMPARISON.name).read_text() == COMPARISON.read_text()
-    readme = FIGURES / "README.md"
-    assert (tmp_path / readme.name).read_text() == readme.read_text()
+    for place, copy in copies.items():
+        assert copy.read_text() == place.read_text(), place
     assert json.loads((FIGURES / "features.json").read_text())["kind"] == comparison.FEATURES

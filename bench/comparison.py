@@ -20,6 +20,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from bench.report import lined
 from bench.results import read
 from bench.rounds import ROOT
 from bench.trainings.same_steps import seconds_of, usual_steps
@@ -70,7 +71,14 @@ PAIRS = {
 }
 ARRAYS = ("fastfeed, arrays", "fastfeed, arrays, 2 threads", "fastfeed, arrays, 2 processes")
 ARRAY_LIBRARIES = ("tf.data from_tensor_slices", "DataLoader of a TensorDataset")
-ONE_BY_ONE = "fastfeed, ready records one by one"
+ARRAY_CASES = (
+    ("arrays, shuffled", ARRAYS),
+    (
+        "arrays from a cache, others from memory",
+        ('fastfeed, cache="ram"', "fastfeed, cache in a folder"),
+    ),
+    ("records, shuffled", ("fastfeed, ready records one by one",)),
+)
 SCRIPTS = {
     "dataloader": "DataLoader",
     "from_generator": "from_generator",
@@ -220,7 +228,7 @@ def of_arrays(rates: dict[str, list[float]]) -> Iterator[Contest]:
     rows = {name: Entrant(name, tuple(values)) for name, values in rates.items()}
     others = [rows[name] for name in ARRAY_LIBRARIES if name in rows]
     unit = "records/s"
-    for what, names in (("arrays, shuffled", ARRAYS), ("records, shuffled", (ONE_BY_ONE,))):
+    for what, names in ARRAY_CASES:
         ours = [rows[name] for name in names if name in rows]
         if ours and others:
             yield Contest("arrays", what, unit, 0, best(ours, unit), best(others, unit))
@@ -266,13 +274,6 @@ def contests(found: dict[str, Any]) -> list[Contest]:
     every = [c for kind in WITH_ROWS for c in of_rows(kind, found[kind]["rows"])]
     every += [*of_arrays(found["arrays"]), *of_migrations(found["migrations"])]
     return sorted(every, key=lambda c: max(c.factor, 1 / c.factor), reverse=True)
-
-
-def lined(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown."""
-    names = list(header)
-    lines = [names, ["---"] * len(names), *map(list, rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def times(factor: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,10 @@ def _bars(axes: Any, name: str, rows: list[dict[str, Any]]) -> None:
     axes.invert_yaxis()
     axes.set_title(name, fontsize=10, loc="left")
     axes.set_xlabel(rows[0]["unit"], fontsize=8)
+
+
+def lined(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    names = list(header)
+    lines = [names, ["---"] * len(names), *map(list, rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

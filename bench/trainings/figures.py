@@ -10,13 +10,12 @@ from bench.comparison import FIGURES as RESULTS
 from bench.comparison import (
     OVERLAP,
     Contest,
-    lined,
     of_other,
     of_training,
     rendered,
     wrapped,
 )
-from bench.report import number
+from bench.report import lined, number
 from bench.results import Row, ratio, read
 from bench.rounds import ROOT
 from bench.trainings.same_steps import seconds_of, usual_steps

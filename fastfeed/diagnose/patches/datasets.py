@@ -165,8 +165,8 @@ def producer_words(
 
 
 def is_left_early(case: PatchCase) -> bool:
-    """Return True if an epoch may end before its data, which tf.data reads from the begin in the
-    next one. A runner would go on behind them."""
+    """Return True if an epoch may end before its data, which tf.data, or a DataLoader, reads from
+    the begin in the next one. A runner over a stream would go on behind what was taken."""
     nodes = [node for file in case.files.values() for node in ast.walk(file.tree)]
     keywords = {one.arg for one in nodes if isinstance(one, ast.keyword)}
     calls = {called(one) for one in nodes if isinstance(one, ast.Call)}

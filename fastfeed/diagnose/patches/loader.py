@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fastfeed.diagnose.patches.call_site import CallSite
+from fastfeed.diagnose.patches.datasets import is_left_early
 from fastfeed.diagnose.patches.names import OWNER, bound, changed, last_of, only_sets_up, path_of
 from fastfeed.diagnose.patches.producers import SAME_RECORDS
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
@@ -85,6 +86,8 @@ class LoaderRunner:
         advice, counted = case.advice("transport"), case.advice("num_workers")
         for site, file, call in case.sites("DataLoader"):
             if _is_read(case, file, call=call) or _changes(case, call):
+                continue
+            if site.fact("sized") == "False" and is_left_early(case):
                 continue
             most = case.count(counted) if counted else int(site.fact("num_workers") or 1)
             for count in dict.fromkeys((most, min(most, case.cores))):

@@ -45,6 +45,18 @@ def test_a_stream_that_each_worker_reads_must_show_its_records(
     assert {one.allows for one in found} == {allowed}
 
 
+@pytest.mark.parametrize(("sized", "proposed"), [(True, True), (False, False)])
+def test_an_epoch_of_a_stream_that_ends_early_keeps_its_loader(
+    tmp_path: Path, sized: bool, proposed: bool
+) -> None:
+    """The next epoch reads a stream from its begin, where a runner would go on."""
+    loop = "    for x in loader:\n        step(x)\n        if x > 3:\n            break\n"
+    text = f"{LOADER[: LOADER.index('for x in')]}for epoch in range(3):\n{loop}"
+    script = Script(tmp_path, text, kind="torch", loop="for x in loader:")
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2, sized=sized)
+    assert bool(script.proposals(LoaderRunner())) == proposed
+
+
 @pytest.mark.parametrize(
     ("start", "workers", "more", "proposed"),
     [

@@ -60,7 +60,12 @@ def test_a_stream_that_each_worker_reads_is_noted(
     module = importlib.import_module("streams_of_test")
     loader = torch.utils.data.DataLoader(getattr(module, kind)(), num_workers=0)
     facts = {"num_workers": 0, "persistent_workers": False, "whole": whole}
-    facts |= {"starts": False, "draws": False, "start": multiprocessing.get_all_start_methods()[0]}
+    facts |= {
+        "sized": kind == "Rows",
+        "starts": False,
+        "draws": False,
+        "start": multiprocessing.get_all_start_methods()[0],
+    }
     assert loader_facts(loader) == facts
     options = {"worker_init_fn": print, "num_workers": 1, "multiprocessing_context": "spawn"}
     started = torch.utils.data.DataLoader(loader.dataset, **options)

@@ -23,6 +23,7 @@ from fastfeed.steps.timeline import (
 )
 
 NEVER = float("inf")
+ENDING_S = 0.001  # of a request that finds no batch: shorter ones have no mark
 MAX_LEAVES = 64  # maximum number of leaves of a batch
 
 
@@ -164,6 +165,8 @@ class StepRecorder:
         except BaseException as error:
             log.waiting.pop(thread, None)
             if isinstance(error, StopIteration):
+                if perf_counter() - now > ENDING_S:
+                    log.timeline.marks.append(Mark("end", now, perf_counter(), self.loop.name))
                 self.end(now)
             raise
         log.waiting.pop(thread, None)

@@ -41,9 +41,10 @@ class Step(NamedTuple):
 class Mark(NamedTuple):
     """An interval beside the steps of a loop.
 
-    Kinds: "epoch" (begins at start_s), "start" (a loader starts its workers), "evaluation",
-    "checkpoint", "callback", "compile", "experiment" (time that fastfeed took), "batch" (made by
-    the producer `label`), "dead", OBSERVING or UNOBSERVED.
+    Kinds: "epoch" (begins at start_s), "start" (a loader starts its workers), "end" (a request that
+    finds no more batches, in which a loader ends its workers), "evaluation", "checkpoint",
+    "callback", "compile", "experiment" (time that fastfeed took), "batch" (made by the producer
+    `label`), "dead", OBSERVING or UNOBSERVED.
     """
 
     kind: str

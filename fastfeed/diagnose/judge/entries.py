@@ -30,7 +30,7 @@ def ledger_of(evidence: Evidence) -> Ledger:
     """Return the ledger of the main loop's steps between the evidence's start and end.
 
     What runs between epochs is no input, unless it is a request for a batch: the first waits, and
-    marks of kind "start" (a loader that starts its workers).
+    marks of kind "start" and "end" (a loader that starts its workers, or ends them).
     """
     pairs = _measured(evidence)
     if not pairs:
@@ -47,7 +47,8 @@ def ledger_of(evidence: Evidence) -> Ledger:
     )
     body, gap = body - in_body, gap - in_gap
     first = _first_of_epochs(begin, epochs=[m for m in evidence.marks if m.kind == "epoch"])
-    starting = np.minimum(gap, covered(end, following, marks=_starts(evidence, following)))
+    marks = [*_starts(evidence, following), *_ends(evidence, end)]
+    starting = np.minimum(gap, covered(end, following, marks=marks))
     gap, excess = gap - starting, np.maximum(wait - np.median(wait), 0.0) * first
     wait = wait - excess
     body_out, gap_out = _outliers(body), _outliers(gap)
@@ -134,6 +135,12 @@ def _starts(evidence: Evidence, following: Floats) -> list[Mark]:
     """
     marks = _kind(evidence, "start")
     return list({int(np.searchsorted(following, mark.start_s)): mark for mark in marks}.values())
+
+
+def _ends(evidence: Evidence, end: Floats) -> list[Mark]:
+    """Return the marks of requests that ended an iteration of the loop, behind its last step."""
+    known = set(end.tolist())
+    return [mark for mark in _kind(evidence, "end") if mark.start_s in known]
 
 
 def _times(evidence: Evidence, pairs: list[tuple[Step, Step]]) -> tuple[Floats, ...]:

@@ -86,6 +86,10 @@ for _ in range(2):
     assert [n for numbers in loader for n in numbers.tolist()] == list(range(12))
 (loop,), marks = log.timeline.loops.values(), log.timeline.marks
 assert (loop.buffer, len(loop.steps)) == (4, 12)
+# new workers end in the request that finds no more batches, and take longer than a millisecond
+ends = [mark for mark in marks if mark.kind == "end"]
+marks = [mark for mark in marks if mark.kind != "end"]
+assert persistent or [mark.start_s for mark in ends] == [loop.steps[n].end_s for n in (5, 11)]
 assert [mark.kind for mark in marks] == ["start", "start", "epoch"]
 assert marks[0].end_s <= loop.steps[0].begin_s
 assert loop.steps[5].end_s <= marks[1].start_s < marks[1].end_s <= loop.steps[6].begin_s

@@ -110,6 +110,24 @@ def test_workers_make_no_batch_of_the_next_epoch(batches: int, helps: bool) -> N
     assert [one.knob for one in found.recommendations] == (["num_workers"] if helps else [])
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_end_of_workers_is_input_and_no_pause(ended: bool) -> None:
+    """Workers of a DataLoader start and end in each epoch: 0.4 s and 0.6 s."""
+    steps, marks, now = list[Step](), list[Mark](), 0.0
+    for number in range(200):
+        wait = 0.0005 if number % 40 else 0.4
+        steps.append(Step(now, now + wait + 0.01, wait))
+        now = steps[-1].end_s
+        if number % 40 == 39:
+            marks += [Mark("end", now, now + 0.6)] * ended
+            now += 0.6
+            marks.append(Mark("epoch", now, now))
+    loop = replace(loop_of([1.0] * 3, kind="torch", buffer=4), steps=steps)
+    ledger = ledger_of(evidence(loop, (trainer(),), marks=marks))
+    started, paused = float(ledger.start.sum()), float(ledger.pause.sum())
+    assert (started, paused) == pytest.approx((4.0, 0.0) if ended else (1.6, 2.4), abs=0.05)
+
+
 def test_steps_between_loaders_of_one_batch_are_no_overhead() -> None:
     """Each step makes its own loader, so that it lies between two steps of loaders."""
     loop = loop_of([10.0] * 200, 0.1, gap_ms=90.0, kind="torch", buffer=0)

@@ -115,7 +115,7 @@ class ProducerLimits:
     def _fits(self, count: int) -> tuple[int, str]:
         remote = self._options.remote
         if self._knob == "producers" and isinstance(remote, Remote) and remote.address != "local":
-            return sys.maxsize, "Ray"  # on other nodes, where it gives them what there is
+            return workers_that_fit(count, nbytes=1)  # their memory is that of other nodes
         if self._knob == "threads":
             return threads_that_fit(1, count)
         used = [private_nbytes(pid) for pid in self._pids()]

@@ -152,9 +152,11 @@ def test_a_loop_begins_with_the_work_that_is_known_of_its_feed(clock: Clock) -> 
 
 
 def test_the_nodes_of_a_cluster_limit_their_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer's own memory and descriptors do not."""
-    monkeypatch.setattr(limits, "workers_that_fit", lambda *given, **more: (3, "memory"))
-    for address, most in (("auto", 100), ("local", 3)):
+    """The trainer's own memory does not."""
+    monkeypatch.setattr(
+        limits, "workers_that_fit", lambda count, *, nbytes: (2**30 // nbytes // 10**7, "memory")
+    )
+    for address, most in (("auto", 100), ("local", 1)):
         options = FeedOptions(remote=Remote(address, producers=1), memory="1GB")
         assert min(100, ProducerLimits("producers", options).most(NOTHING_YET, 1)[0]) == most
 

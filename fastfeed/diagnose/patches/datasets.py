@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
-from fastfeed.diagnose.patches.names import functions_of, leaves, own, shares
+from fastfeed.diagnose.patches.epochs import is_left_early
+from fastfeed.diagnose.patches.names import functions_of, own, shares
 from fastfeed.diagnose.patches.proposal import ALIKE, ALONE, PatchCase, Proposal, imported_by
-from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 from fastfeed.diagnose.proof import WORDS
 
-SHORTENED = {"zip", "islice"}
 # Input in memory; a generator, which runs in a thread by now.
 NEEDS_NONE = ("ndarray", "EagerTensor", "Tensor", "list", "tuple", "dict", "generator")
 
@@ -162,29 +162,6 @@ def producer_words(
     for one in (f"processes={case.cores if copies else 1}", ALONE, "processes=1"):
         words.setdefault(one, None)
     yield from (one for one in words.items() if not (told and one[0].startswith("processes=")))
-
-
-def is_left_early(case: PatchCase) -> bool:
-    """Return True if an epoch may end before its data, which tf.data, or a DataLoader, reads from
-    the begin in the next one. A runner over a stream would go on behind what was taken."""
-    nodes = [node for file in case.files.values() for node in ast.walk(file.tree)]
-    keywords = {one.arg for one in nodes if isinstance(one, ast.keyword)}
-    calls = {called(one) for one in nodes if isinstance(one, ast.Call)}
-    if "validation_steps" in keywords or "take" in calls:
-        return True
-    at = case.loop_line()
-    loops: list[ast.For | ast.While] = at[0].around(at[1], ast.For, ast.While) if at else []
-    if at is None or not loops:
-        return False
-    around: list[ast.FunctionDef] = at[0].around(at[1], ast.FunctionDef)
-    names = {one.name for one in around}
-    repeated = (one for one in nodes if isinstance(one, (ast.For, ast.While)))
-    inside = (node for one in repeated for node in ast.walk(one) if isinstance(node, ast.Call))
-    again = len(loops) > 1 or any(called(one) in names for one in inside)
-    shortened = isinstance(loops[0], ast.For) and bool(
-        {called(one) for one in ast.walk(loops[0].iter) if isinstance(one, ast.Call)} & SHORTENED
-    )
-    return again and (shortened or leaves(loops[0].body, by=(ast.Break, ast.Return)))
 
 
 def is_endless(function: ast.FunctionDef) -> bool:

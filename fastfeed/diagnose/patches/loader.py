@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fastfeed.diagnose.patches.call_site import CallSite
-from fastfeed.diagnose.patches.datasets import is_left_early
+from fastfeed.diagnose.patches.epochs import is_left_early
 from fastfeed.diagnose.patches.names import OWNER, bound, changed, last_of, only_sets_up, path_of
 from fastfeed.diagnose.patches.producers import SAME_RECORDS
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
@@ -70,7 +70,7 @@ class LoaderStart:
                 value = "'forkserver'"
                 workers = _workers_of(call)
                 if not isinstance(workers, ast.Constant):  # none, at times: no start method then
-                    value += f" if {file.source(workers)} else None"
+                    value += f" if ({file.source(workers)}) else None"
                 edits = (
                     *top_of(file, ["import multiprocessing", "", SERVER_IMPORT]),
                     file.with_keyword(call, "multiprocessing_context", value=value),
@@ -87,7 +87,7 @@ class LoaderRunner:
         for site, file, call in case.sites("DataLoader"):
             if _is_read(case, file, call=call) or _changes(case, call):
                 continue
-            if site.fact("sized") == "False" and is_left_early(case):
+            if site.fact("stream") == "True" and is_left_early(case):
                 continue
             most = case.count(counted) if counted else int(site.fact("num_workers") or 1)
             for count in dict.fromkeys((most, min(most, case.cores))):
@@ -245,7 +245,7 @@ def runner_of(call: ast.Call, file: SourceFile, *, processes: int) -> str:
     words += [f"shuffle={given['shuffle']}"] if given.get("shuffle", "False") != "False" else []
     dropped = given.get("drop_last", "False")
     if dropped != "False":
-        last = '"drop"' if dropped == "True" else f'"drop" if {dropped} else "keep"'
+        last = '"drop"' if dropped == "True" else f'"drop" if ({dropped}) else "keep"'
         words.append(f"last_batch={last}")
     if given.get("collate_fn", "None") != "None":
         words.append(f"collate={given['collate_fn']}")

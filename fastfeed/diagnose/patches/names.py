@@ -6,7 +6,7 @@ import ast
 import builtins
 from collections.abc import Iterable, Iterator, Set
 
-from fastfeed.diagnose.patches.source_file import SourceFile
+from fastfeed.diagnose.patches.source_file import SourceFile, called
 from fastfeed.diagnose.proof import SEEDED_KINDS, SEEDERS
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -24,7 +24,8 @@ SEEDED_BY = tuple(
 SET_UP_BY = (*SEEDED_BY, ".set_num_threads")
 CONVERTERS = {name for name, one in vars(builtins).items() if isinstance(one, type)}  # int, ...
 # Methods that take a part out of their object. `get` and `read` may be of anything.
-PUT_IN = {"put", "put_nowait"}  # methods of queues
+PUT_IN = {"put", "put_nowait"}  # methods of queues, and of loggers
+LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 TAKE_OUT = ("pop", "popleft", "popitem", "get_nowait", "readline", "__next__")
 OWNER = "self"  # what its methods change is unknown; a run shows it
 
@@ -87,8 +88,8 @@ def _read(node: ast.AST) -> Iterator[str]:
 
 def changed(nodes: Iterable[ast.AST], *, made: Set[str] = frozenset()) -> set[str]:
     """Return the names whose values are changed in place: by a store to a part, as the object of a
-    method whose result nobody takes, or as its argument. `print` changes none, nor do methods of
-    what is `made` here, such as `rows.append`."""
+    method whose result nobody takes, or as its argument. `print` and logs change none, nor do
+    methods of what is `made` here, such as `rows.append`."""
     found: set[str] = set()
     for one in (child for node in nodes for child in own(node)):
         if isinstance(one, (ast.Subscript, ast.Attribute)) and isinstance(
@@ -98,9 +99,9 @@ def changed(nodes: Iterable[ast.AST], *, made: Set[str] = frozenset()) -> set[st
             found |= {path_of(one)} if isinstance(one, ast.Attribute) else set()
         elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
             call = one.value
-            if path_of(call.func) == "print":
-                continue
             owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+            if path_of(call.func) == "print" or (owner and called(call) in LOGGED):
+                continue
             within = owner is not None and path_of(owner).partition(".")[0] in made
             found |= {path_of(part) for part in (*([] if within else call.args), owner) if part}
     return found - {"", OWNER}
@@ -141,7 +142,7 @@ def stored_outside(function: ast.FunctionDef) -> set[str]:
     paths = [path_of(one.value) for one in parts if isinstance(one.ctx, (ast.Store, ast.Del))]
     calls = (one.value for one in nodes if isinstance(one, ast.Expr))
     methods = [one.func for one in calls if isinstance(one, ast.Call)]
-    methods = [one for one in methods if getattr(one, "attr", "put") not in PUT_IN]
+    methods = [one for one in methods if getattr(one, "attr", "put") not in PUT_IN | LOGGED]
     paths += [path_of(one.value) for one in methods if isinstance(one, ast.Attribute)]
     stored = {one.partition(".")[0] for one in paths}
     return stored - {"", OWNER, *made} | given & {*made}

@@ -17,7 +17,8 @@ NOTEBOOK = ".ipynb"
 COMMAND = re.compile(
     r"\s*([!?].|%{1,2}\s*\w|.*\?\s*$)"
 )  # of IPython: %matplotlib inline, !ls, len?
-TIMED = re.compile(r"%time(?=\s+\S)")  # before a statement
+# before a statement of one line or more, and no block
+TIMED = re.compile(r"%time(?=\s+\S)(?!\s+(for|while|with|if|try|def|class|async)\b)")
 OF_PYTHON = re.compile(r"\s*%%(time|timeit|capture|prun)\b")  # the cell below it is Python
 STYLES = tuple(itertools.product((1, 2, 4, None), (False, True), ("\n", "")))
 
@@ -98,10 +99,11 @@ def _python(source: str) -> str:
                 lines[at] = f"{blanks}0;   {command[len('%time') :]}"
                 continue
             # a block must not get empty
-            lines[at] = blanks + ("0#" + command[2:] if blanks else "#" + command[1:])
+            empty = ("0#" if blanks else "#")[: len(command)]
+            lines[at] = blanks + empty + command[len(empty) :]
             while more and at + 1 < len(lines):
                 at, more = at + 1, lines[at + 1].endswith("\\")
-                lines[at] = "#" + lines[at][1:]
+                lines[at] = lines[at] and "#" + lines[at][1:]
         else:
             break
     return "\n".join(lines)

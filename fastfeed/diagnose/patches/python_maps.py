@@ -6,14 +6,14 @@ import ast
 import os
 from collections.abc import Iterator
 
-from fastfeed.diagnose.patches.datasets import is_left_early, producer_words
-from fastfeed.diagnose.patches.names import bound, changed_outside, functions_of
+from fastfeed.diagnose.patches.datasets import producer_words
+from fastfeed.diagnose.patches.epochs import is_left_early
+from fastfeed.diagnose.patches.names import changed_outside, functions_of, last_of, path_of
 from fastfeed.diagnose.patches.proposal import ALIKE, ALONE, PatchCase, Proposal, imported_by
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 
 PYTHON_OPS = {"py_function", "numpy_function", "py_func", "eager_py_func"}  # of TensorFlow
 GPU_DRIVER = "/dev/nvidiactl"
-UNKNOWN_SIZE = {"cardinality", "len"}
 
 
 class PythonMaps:
@@ -29,12 +29,12 @@ class PythonMaps:
             given = _batches(file, batch)
             if not isinstance(mapped, ast.Call) or called(mapped) != "map" or not given:
                 continue
-            if not mapped.args or _is_counted(file, batch):
+            if not mapped.args or _is_counted(case, file, batch=batch):
                 continue
             inner = _called_by(file, mapped.args[0])
             if not inner:
                 continue
-            apart = not any(changed_outside(one, modules=file.modules) for one in inner)
+            apart = not any(_shared_by(one, file) for one in inner)
             told = any(case.is_told(file, by=one) for one in inner)
             made = _eager(file, mapped.args[0])
             # in each worker process, TensorFlow would take the memory of the GPU
@@ -67,18 +67,25 @@ def _batches(file: SourceFile, batch: ast.Call) -> str:
     options = f"batch_size={file.source(size)}"
     if dropped is None:
         return options
-    return f'{options}, last_batch="drop" if {file.source(dropped)} else "keep"'
+    return f'{options}, last_batch="drop" if ({file.source(dropped)}) else "keep"'
 
 
-def _is_counted(file: SourceFile, batch: ast.Call) -> bool:
+def _is_counted(case: PatchCase, file: SourceFile, *, batch: ast.Call) -> bool:
     """Return True if a file may ask how many batches there are, of which a runner says nothing."""
-    calls = [one for one in ast.walk(file.tree) if isinstance(one, ast.Call)]
-    asked = [one for one in calls if called(one) in UNKNOWN_SIZE]
-    names = set(bound([file.statement_of(batch)]))
-    return any(
-        called(one) == "cardinality" or any(ast.unparse(arg) in names for arg in one.args)
-        for one in asked
-    )
+    nodes = [node for one in case.files.values() for node in ast.walk(one.tree)]
+    calls = [one for one in nodes if isinstance(one, ast.Call)]
+    asked = {path_of(arg) for one in calls if called(one) == "len" for arg in one.args}
+    statement = file.statement_of(batch)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    held = {last_of(path_of(one)) for one in targets} - {""}
+    return "cardinality" in map(called, calls) or bool(held & set(map(last_of, asked)))
+
+
+def _shared_by(function: ast.FunctionDef, file: SourceFile) -> set[str]:
+    """Return the names of what a function changes for others: a record belongs to its call."""
+    own = {one.arg for one in function.args.args}
+    changes = changed_outside(function, modules=file.modules)
+    return {one for one in changes if one.partition(".")[0] not in own}
 
 
 def _called_by(file: SourceFile, function: ast.expr) -> list[ast.FunctionDef]:

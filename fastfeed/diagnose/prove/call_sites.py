@@ -158,7 +158,7 @@ def loader_facts(loader: Any) -> dict[str, Any]:
     """Return what is known of a DataLoader. `whole`: its dataset is an iterable, and each worker
     reads all of it, unless a function that `starts` workers shares it out. `draws`: its dataset has
     random generators of its own, of which each worker gets a copy that draws the same. `start`:
-    how its workers start. `sized`: its dataset has a length."""
+    how its workers start. `stream`: its dataset is an iterable."""
     data, iterable = loader.dataset, sys.modules["torch.utils.data"].IterableDataset
     kinds = [one for one in type(data).__mro__ if not one.__module__.startswith("torch.")]
     facts = {name: getattr(loader, name) for name in ("num_workers", "persistent_workers")}
@@ -167,7 +167,7 @@ def loader_facts(loader: Any) -> dict[str, Any]:
     draws = _holds_generator(data) or _holds_generator(loader.collate_fn)
     context = loader.multiprocessing_context or multiprocessing
     start = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    facts["sized"] = hasattr(data, "__len__")
+    facts["stream"] = isinstance(data, iterable)
     return {**facts, "whole": whole, "starts": starts, "draws": draws, "start": start}
 
 

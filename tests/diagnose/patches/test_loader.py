@@ -45,15 +45,15 @@ def test_a_stream_that_each_worker_reads_must_show_its_records(
     assert {one.allows for one in found} == {allowed}
 
 
-@pytest.mark.parametrize(("sized", "proposed"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("stream", "proposed"), [(False, True), (True, False)])
 def test_an_epoch_of_a_stream_that_ends_early_keeps_its_loader(
-    tmp_path: Path, sized: bool, proposed: bool
+    tmp_path: Path, stream: bool, proposed: bool
 ) -> None:
     """The next epoch reads a stream from its begin, where a runner would go on."""
     loop = "    for x in loader:\n        step(x)\n        if x > 3:\n            break\n"
     text = f"{LOADER[: LOADER.index('for x in')]}for epoch in range(3):\n{loop}"
     script = Script(tmp_path, text, kind="torch", loop="for x in loader:")
-    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2, sized=sized)
+    script.calls_of("DataLoader", "loader = DataLoader(", num_workers=2, stream=stream)
     assert bool(script.proposals(LoaderRunner())) == proposed
 
 
@@ -75,7 +75,7 @@ def test_new_workers_of_each_epoch_import_torch_once(
     assert len(script.proposals(LoaderStart())) == proposed
     if proposed:
         found = script.patched(LoaderStart())
-        assert "multiprocessing_context='forkserver' if args.workers else None\n" in found
+        assert "multiprocessing_context='forkserver' if (args.workers) else None\n" in found
         assert (
             "DataLoader\nimport multiprocessing\n\n"
             'multiprocessing.set_forkserver_preload(["torch"])\n'

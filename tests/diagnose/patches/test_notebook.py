@@ -48,6 +48,9 @@ def write(path: Path, *cells: dict[str, Any], style: dict[str, Any] | None = Non
         ("%%time\nx = 1", "#%time\nx = 1"),
         ("! pip install \\\n   a\nx = 1", "# pip install \\\n#  a\nx = 1"),
         ("!{a} -m b\n% cd c\nlen?\n?len", "#{a} -m b\n# cd c\n#en?\n#len"),
+        ("!a \\\n\n?", "#a \\\n\n#"),
+        ("if x:\n  y\n  ?", "if x:\n  y\n  0"),
+        ("%time for x in y: z", "#time for x in y: z"),
         (
             "%time x = f(1,\n  2)\nif x:\n  %time y = 2",
             "0;    x = f(1,\n  2)\nif x:\n  0;    y = 2",

@@ -61,7 +61,7 @@ def test_a_stream_that_each_worker_reads_is_noted(
     loader = torch.utils.data.DataLoader(getattr(module, kind)(), num_workers=0)
     facts = {"num_workers": 0, "persistent_workers": False, "whole": whole}
     facts |= {
-        "sized": kind == "Rows",
+        "stream": kind != "Rows",
         "starts": False,
         "draws": False,
         "start": multiprocessing.get_all_start_methods()[0],

@@ -13,14 +13,13 @@ import argparse
 import json
 import statistics
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bench.report import lined
+from bench.report import lined, wrapped
 from bench.results import read
 from bench.rounds import ROOT
 from bench.trainings.same_steps import seconds_of, usual_steps
@@ -30,7 +29,6 @@ COMPARISON = ROOT / "docs" / "comparison.md"
 FIGURES = ROOT / "bench" / "results"
 FEATURES, PROFILERS, TRAININGS = "features", "profilers", "trainings"
 README = "../bench/results/README.md"
-WIDTH = 120
 # what is measured, and the section of bench/results/README.md that has the whole table
 SECTIONS = {
     "transport": ("worker processes", "transport"),
@@ -244,14 +242,16 @@ def of_migrations(rates: dict[str, dict[str, list[float]]]) -> Iterator[Contest]
         yield Contest("migrations", f"work {work[kind]}", "batches/s", 2, ours, other)
 
 
-def of_training(title: str, rows: list[dict[str, Any]]) -> dict[str, Contest]:
-    """Compare the time for the same number of steps to the target: the fixed and the automatic form
-    with the best other one."""
+def of_training(
+    title: str, rows: list[dict[str, Any]], *, same: bool = False
+) -> dict[str, Contest]:
+    """Compare the time to the target: the fixed and the automatic form with the best other one.
+    `same`: for as many steps as the runs of all forms need."""
     times, steps = dict[str, list[Entrant]](), usual_steps(rows)
     for row in rows:
         runs = [run for run in row["runs"] if "failed" not in run]
         if runs and all(run["reached"] for run in runs):
-            values = tuple(seconds_of(run, steps) for run in runs)
+            values = tuple(seconds_of(run, steps if same else run["steps"]) for run in runs)
             times.setdefault(row["ours"], []).append(Entrant(row["form"], values))
     if not (others := times.pop("", [])):
         return {}
@@ -293,26 +293,30 @@ def contest_table(chosen: list[Contest], by: str) -> str:
 
 def training_losses(document: dict[str, Any]) -> dict[str, Any]:
     """The whole trainings whose target another form reaches first, and how many there are."""
-    every = []
+    every: list[tuple[Contest, Contest]] = []
     for name, about in document["trainings"].items():
         rows = [row for row in document["rows"] if row["training"] == name]
-        every += of_training(about["title"], rows).values()
-    slower = sorted((one for one in every if one.factor < 1), key=lambda one: one.factor)
-    lines = (
-        (one.what, one.ours.told, one.other.told, of_other(one) + ("" if one.apart else OVERLAP))
-        for one in slower
-    )
+        same = of_training(about["title"], rows, same=True)
+        every += [(one, same[ours]) for ours, one in of_training(about["title"], rows).items()]
+    slower = sorted((one for one in every if one[0].factor < 1), key=lambda one: one[0].factor)
+    lines = ((c.what, c.ours.told, c.other.told, *map(ratio_told, (c, same))) for c, same in slower)
+    head = ("training", "fastfeed", "best other", "times as long", "for the same steps")
     return {
-        "table": lined(("training", "fastfeed", "best other", "times as long"), lines),
+        "table": lined(head, lines),
         "all": len(every),
         "slower": len(slower),
-        "apart": sum(one.apart for one in slower),
+        "apart": sum(one.apart for one, _ in slower),
     }
 
 
 def of_other(one: Contest) -> str:
     """The median of fastfeed, of that of the other one."""
     return f"{one.ours.median / one.other.median:.2f}"
+
+
+def ratio_told(one: Contest) -> str:
+    """That, and whether the ranges of the runs overlap."""
+    return of_other(one) + ("" if one.apart else OVERLAP)
 
 
 def call_shares(document: dict[str, Any]) -> dict[str, str]:
@@ -335,8 +339,7 @@ def cost_table(found: dict[str, Any]) -> str:
         rows = [row for row in found[kind]["rows"] if row["table"].startswith(title)]
         (ours,), (other,) = entrants(rows, names[:1]), entrants(rows, names[1:])
         one = Contest(kind, told, rows[0]["unit"], 0, ours, other)
-        ratio = of_other(one) + ("" if one.apart else OVERLAP)
-        lines.append((f"{told}, {one.unit}", ours.told, other.told, ratio))
+        lines.append((f"{told}, {one.unit}", ours.told, other.told, ratio_told(one)))
     return lined(("what", "fastfeed", "without", "ratio"), lines)
 
 
@@ -495,18 +498,6 @@ def profiler_facts(document: dict[str, Any]) -> dict[str, Any]:
         "at": document["machine"]["at"].split()[0],
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
-
-
-def wrapped(text: str) -> str:
-    """A paragraph, or an item of a list, in lines of 120 characters."""
-    indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(
-        " ".join(text.split()),
-        WIDTH,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def addresses(sources: dict[str, str]) -> str:

@@ -17,7 +17,8 @@ import sys
 from typing import Any
 
 from bench import comparison, fill, pictures, report
-from bench.comparison import FIGURES, wrapped
+from bench.comparison import FIGURES
+from bench.report import wrapped
 from bench.results import read
 from bench.rounds import ROOT
 from bench.trainings import figures as trainings

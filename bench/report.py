@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rich.table import Table
 
 OURS = ("fastfeed", "runner.", "loop, ", "session, ")
 HEAD = ("", "workers", "median", "lowest to highest", "of fastfeed's", "also")
+WIDTH = 120
 
 
 def tables(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -109,3 +111,15 @@ def lined(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     names = list(header)
     lines = [names, ["---"] * len(names), *map(list, rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def wrapped(text: str) -> str:
+    """A paragraph, or an item of a list, in lines of 120 characters."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        " ".join(text.split()),
+        WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -13,9 +13,8 @@ from bench.comparison import (
     of_other,
     of_training,
     rendered,
-    wrapped,
 )
-from bench.report import lined, number
+from bench.report import lined, number, wrapped
 from bench.results import Row, ratio, read
 from bench.rounds import ROOT
 from bench.trainings.same_steps import seconds_of, usual_steps
@@ -85,26 +84,28 @@ def summary(document: dict[str, Any]) -> str:
         first, waits = rows[0]["form"], _median(rows[0], "starvation")
         best = max(rates.keys() - mine, key=lambda form: rates[form])
         own = max(mine, key=lambda form: rates[form])
-        times = of_training(about["title"], rows)
+        times, same = (of_training(about["title"], rows, same=one) for one in (False, True))
         lines.append(
             (
                 *(about["title"], f"{first}: {number(rates[first])}", f"{waits:.0%}"),
                 f"{own.removeprefix('fastfeed, ')}: {number(rates[own])}",
                 f"{rates[own] / rates[first]:.2f} ({1 / (1 - waits):.2f})",
                 f"{rates[own] / rates[best]:.2f} ({best})",
-                *(_time(times.get(ours)) for ours in OURS),
+                *(_time(times.get(ours), same.get(ours)) for ours in OURS),
             )
         )
     head = ("training", "first form: steps/s", "waits", "fastfeed: steps/s")
     head += ("times the first form", "times the best other form")
-    return lined((*head, *(f"times the s for the same steps, {ours}" for ours in OURS)), lines)
+    return lined((*head, *(f"times the s to the target, {ours}" for ours in OURS)), lines)
 
 
-def _time(one: Contest | None) -> str:
-    """Return the time of a form of fastfeed, as a multiple of that of the best other form."""
-    if one is None:
+def _time(one: Contest | None, same: Contest | None) -> str:
+    """Return the time of a form of fastfeed, as a multiple of that of the best other form, and the
+    same for as many steps."""
+    if one is None or same is None:
         return "target not reached"
-    return f"{of_other(one)} ({one.other.name}{'' if one.apart else OVERLAP})"
+    overlap = "" if one.apart else OVERLAP
+    return f"{of_other(one)} ({one.other.name}{overlap}); {of_other(same)} for the same steps"
 
 
 def steps_apart(document: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +15,7 @@ def usual_steps(rows: Iterable[dict[str, Any]]) -> float:
 
 
 def seconds_of(run: dict[str, Any], steps: float) -> float:
-    """Return the time of a run for a number of steps, which differs from its own by the order of
-    the shuffle."""
-    return float(run["seconds"] + (steps - run["steps"]) / run["steps_per_s"])
+    """Return the time of a run for a number of steps, with those that differ from its own
+    at its steps/s."""
+    rate = run["steps_per_s"] or math.inf  # of a run of few steps, nothing is known
+    return float(run["seconds"] + (steps - run["steps"]) / rate)

@@ -284,13 +284,16 @@ def test_the_summary_has_the_time_to_the_target_of_both_forms() -> None:
         "auto": ("auto", [run(31.0), run(33.0)]),
     }
     head, _, line = summary(document(rows)).split("\n")
-    assert head.endswith("times the s for the same steps, auto |")
-    assert line.endswith("| 0.84 (Grain) | 1.52 (Grain) |"), "20 steps fewer"
+    assert head.endswith("| times the s to the target, auto |")
+    assert line.endswith(
+        "| 1.05 (Grain, ranges overlap); 0.84 for the same steps | "
+        "1.52 (Grain); 1.52 for the same steps |"
+    ), "20 steps fewer"
     assert "| threads=2: 4.55 |" in line
     assert steps_apart(document(rows)) == "texts: 100 to 120 (20 %)"
 
     rows["auto"] = "auto", [run(31.0, reached=False)]
-    assert summary(document(rows)).endswith("(Grain) | target not reached |")
+    assert summary(document(rows)).endswith("for the same steps | target not reached |")
 
 
 @pytest.fixture

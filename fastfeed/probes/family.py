@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from typing import Any, NamedTuple
 
 from fastfeed.probes import procfs
@@ -15,6 +16,8 @@ HELPER_MODULES = ("multiprocessing.resource_tracker", "loky.backend.resource_tra
 FORKSERVER = re.compile(
     r"multiprocessing\.forkserver|fastfeed[./]producers[./]process[./]forkserver"
 )
+EXEC_S, POLL_EXEC_S = 0.2, 0.001  # for the program of a process to begin
+ENDED = ("", "Z", "X")  # states of processes that are gone, or not reaped
 PYTHON_COMMAND = re.compile(r"python[\d.]*$|/python")
 
 
@@ -50,8 +53,19 @@ def descendants(pid: int) -> list[Descendant]:
 
 def process_of(pid: int, *, parent: int = 0) -> Descendant:
     """Return a process by its pid; one that is gone or a zombie has no command."""
-    command = procfs.text_of(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+    command = _command_of(pid)
     return Descendant(pid, parent, command, _is_python(pid), procfs.stat_of(pid).start_ticks)
+
+
+def _command_of(pid: int) -> str:
+    """Return the command line of a process. One that begins a program has none for a moment, though
+    its parent goes on already."""
+    end_s = time.monotonic() + EXEC_S
+    while True:
+        command = procfs.text_of(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+        if command or procfs.stat_of(pid).state in ENDED or time.monotonic() > end_s:
+            return command
+        time.sleep(POLL_EXEC_S)
 
 
 def _is_python(pid: int) -> bool:

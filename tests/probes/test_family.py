@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -27,3 +29,12 @@ def test_a_fork_server_is_no_worker() -> None:
         parents = {kin.parent for kin in descendants(os.getpid())}
     assert workers <= found
     assert not parents & found, "the parent of the workers is not among them"
+
+
+def test_a_process_whose_program_begins_is_there() -> None:
+    """`Popen` returns before the kernel knows the command line of the new program."""
+    for _ in range(20):
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+            found = [one.command for one in descendants(os.getpid()) if one.pid == process.pid]
+            process.communicate(b"\n", timeout=60)
+        assert len(found) == 1 and found[0].endswith("-c input()")

@@ -512,10 +512,11 @@ def machines(found: dict[str, Any]) -> str:
     about = [found[kind]["machine"] for kind in WITH_ROWS]
     days = sorted(one["at"].split()[0] for one in about)
     kinds = {f"{one['cores']} cores of {one['cpu']}, {one['memory_gib']} GiB" for one in about}
+    faults = found[FAULTS]["machine"]["at"].split()[0]
     runs = sorted({found[kind]["plan"]["repeats"] for kind in WITH_ROWS})
     return (
         f"{' and '.join(sorted(kinds))}, {days[0]} to {days[-1]}, {runs[0]} to {runs[-1]} runs "
-        "for each figure of a table with libraries; each fault was made once"
+        f"for each figure of a table with libraries; each fault once, {faults}"
     )
 
 

@@ -189,9 +189,8 @@ class Snapshot:
             self.remade - earlier.remade,
             self.one_reader,
             self.taken_s - earlier.taken_s,
-            tuple(
-                one for one in self.tuning if one not in earlier.tuning
-            ),  # old ones are forgotten
+            # not by their count: a long history forgets the first ones
+            tuple(one for one in self.tuning if one not in earlier.tuning),
         )
 
 

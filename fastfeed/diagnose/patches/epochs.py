@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from fastfeed.diagnose.patches.names import path_of, read
+from fastfeed.diagnose.patches.names import SCOPES, path_of, read
 from fastfeed.diagnose.patches.proposal import PatchCase
 from fastfeed.diagnose.patches.source_file import SourceFile, called
 
 SHORTENED = {"zip", "islice"}
-SCOPE_KINDS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 Loop = ast.For | ast.While
 
 
@@ -31,7 +30,7 @@ def is_left_early(case: PatchCase) -> bool:
     if not loops:
         return False
     loop, outer = loops[0], loops[1:]
-    if _exits(loop, kind=ast.Return) and again:
+    if again and any(_exits(loop.body, kind=ast.Return)):
         return True
     if not (outer or again):
         return False
@@ -39,7 +38,7 @@ def is_left_early(case: PatchCase) -> bool:
         return True  # it takes so many batches by `next`
     tests = {name for one in outer if isinstance(one, ast.While) for name in read([one.test])}
     return _is_shortened(loop) or any(
-        not tests & _conditions(file, one, within=loop) for one in _exits(loop, kind=ast.Break)
+        not tests & _conditions(file, one, within=loop) for one in _exits(loop.body, kind=ast.Break)
     )
 
 
@@ -77,20 +76,16 @@ def _calls(node: ast.AST) -> set[str]:
     return {called(one) for one in ast.walk(node) if isinstance(one, ast.Call)}
 
 
-def _exits(loop: Loop, *, kind: type[ast.stmt]) -> list[ast.stmt]:
-    """Return the statements that leave a loop, but for those behind an exception: the data have
-    ended there."""
-    return list(_leaving(loop.body, kind))
-
-
-def _leaving(nodes: Iterable[ast.AST], kind: type[ast.stmt]) -> Iterator[ast.stmt]:
+def _exits(nodes: Iterable[ast.AST], *, kind: type[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that leave the loop with this body, except in the handler of an
+    exception: the data have ended there."""
     for node in nodes:
         if isinstance(node, kind):
             yield node
-        if isinstance(node, (*SCOPE_KINDS, ast.ExceptHandler)):
+        if isinstance(node, (*SCOPES, ast.ExceptHandler)):
             continue
         if kind is not ast.Break or not isinstance(node, Loop):
-            yield from _leaving(ast.iter_child_nodes(node), kind)
+            yield from _exits(ast.iter_child_nodes(node), kind=kind)
 
 
 def _conditions(file: SourceFile, exit_: ast.stmt, *, within: Loop) -> set[str]:

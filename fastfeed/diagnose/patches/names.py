@@ -23,9 +23,9 @@ SEEDED_BY = tuple(
 # What a worker process of a FeedRunner has anyway: seeds, and one thread for native code of torch.
 SET_UP_BY = (*SEEDED_BY, ".set_num_threads")
 CONVERTERS = {name for name, one in vars(builtins).items() if isinstance(one, type)}  # int, ...
+PUT_IN = {"put", "put_nowait"}  # methods of queues
+LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log"}  # of loggers
 # Methods that take a part out of their object. `get` and `read` may be of anything.
-PUT_IN = {"put", "put_nowait"}  # methods of queues, and of loggers
-LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 TAKE_OUT = ("pop", "popleft", "popitem", "get_nowait", "readline", "__next__")
 OWNER = "self"  # what its methods change is unknown; a run shows it
 

@@ -14,10 +14,9 @@ from fastfeed.diagnose.patches.source_file import Edit, SourceFile, edited
 from fastfeed.errors import OptionError
 
 NOTEBOOK = ".ipynb"
-COMMAND = re.compile(
-    r"\s*([!?].|%{1,2}\s*\w|.*\?\s*$)"
-)  # of IPython: %matplotlib inline, !ls, len?
-# before a statement of one line or more, and no block
+# Lines of IPython, such as %matplotlib inline, !ls and len?
+COMMAND = re.compile(r"\s*([!?].|%{1,2}\s*\w|.*\?\s*$)")
+# What times a statement that is no block.
 TIMED = re.compile(r"%time(?=\s+\S)(?!\s+(for|while|with|if|try|def|class|async)\b)")
 OF_PYTHON = re.compile(r"\s*%%(time|timeit|capture|prun)\b")  # the cell below it is Python
 STYLES = tuple(itertools.product((1, 2, 4, None), (False, True), ("\n", "")))
@@ -31,8 +30,9 @@ class Notebook(SourceFile):
     """
 
     def _read(self, path: Path) -> tuple[str, str]:
-        self._original = path.read_bytes().decode(errors="replace")
+        data = path.read_bytes()
         try:
+            self._original = data.decode()
             cells = [_source(one) for one in _code_cells(json.loads(self._original))]
         except (ValueError, LookupError, TypeError):
             raise OptionError(f"{path} is no notebook of Jupyter, of version 4 or later") from None

@@ -131,7 +131,7 @@ class PatchCase:
         for call in calls:
             given |= dict(zip((one.arg for one in by.args.args), call.args, strict=False))
             given |= {one.arg: one.value for one in call.keywords if one.arg is not None}
-        stored -= {one.arg for one in by.args.args} - set(given)  # of another caller
+        stored -= {one.arg for one in by.args.args} - set(given)  # which no call here gives
         stored = {path_of(given[one]).partition(".")[0] if one in given else one for one in stored}
         inside = set(below((*calls, by)))
         names = (one for one in ast.walk(scope) if isinstance(one, ast.Name))

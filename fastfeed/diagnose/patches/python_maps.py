@@ -17,9 +17,9 @@ GPU_DRIVER = "/dev/nvidiactl"
 
 
 class PythonMaps:
-    """Records of a data set that go through Python in the producers of a runner, which makes the
-    batches of the `batch` right behind the map. In the data set, Python's lock lets one of them
-    run."""
+    """A runner in place of a map and the `batch` right behind it: its producers run the mapped
+    function. In a data set, calls of Python take turns, because each needs the interpreter
+    lock."""
 
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
         if is_left_early(case):

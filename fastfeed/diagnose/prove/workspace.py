@@ -86,9 +86,8 @@ class Workspace:
         self._apart: dict[str, set[str]] = {"environments": set(), "links": set()}
         self._files = {root: list(_files_of(root, self._apart)) for root in self.roots}
         files = (root / name for root, names in self._files.items() for name in names)
-        self.sources = read_sources(
-            one for one in files if self._is_source(one)
-        )  # as they are now: an edit of the user's changes no run
+        # as they are now: an edit of the user's changes no run
+        self.sources = read_sources(one for one in files if self._is_source(one))
         self.linked: dict[Path, tuple[int, int]] = {}  # originals, with their size and time
         self._count = 0
 

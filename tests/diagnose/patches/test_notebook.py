@@ -72,10 +72,19 @@ def test_a_command_whose_result_is_used_is_an_error_that_names_its_line(tmp_path
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a = 1", "[]", "{}", '{"cells": [{"cell_type": "code"}]}', '{"worksheets": []}']
+    "text",
+    [
+        "",
+        '{"cells": [], "n": "ü"}',  # in Latin-1
+        "a = 1",
+        "[]",
+        "{}",
+        '{"cells": [{"cell_type": "code"}]}',
+        '{"worksheets": []}',
+    ],
 )
 def test_another_file_is_no_notebook(tmp_path: Path, text: str) -> None:
-    (tmp_path / "one.ipynb").write_text(text)
+    (tmp_path / "one.ipynb").write_bytes(text.encode("latin-1"))
     with pytest.raises(OptionError, match=r"one\.ipynb is no notebook of Jupyter"):
         Notebook(tmp_path / "one.ipynb")
 

@@ -43,6 +43,7 @@ DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
 UNCOMPARED = Sameness("")
 NO_DIGESTS = "the run for the checksums of its batches failed"
 SHARED = "its batches depend on the number of producers: they come from a state or from no seed"
+BROKEN_OFF = "the proof was interrupted"
 NOT_CONFIRMED = "no time was left to compare its batches, or to run it again: give more --budget"
 
 
@@ -148,16 +149,20 @@ class Search:
             gained = [one for one in self.candidates if one.gains and one.same is not UNCOMPARED]
             for one in sorted(gained, key=lambda one: -_best(one))[:1]:
                 self._keep(one)
-            for one in self.candidates:
-                one.why = NOT_CONFIRMED if one.promises else one.why
-            self._leave("no time was left for it")
+            self._leave("no time was left for it", promising=NOT_CONFIRMED)
         except StateError as error:  # a run has changed files of the user's: what is proven stays
             self.failed = "" if self.original else str(error)
             self._leave(str(error))
+        except KeyboardInterrupt:
+            self._leave(BROKEN_OFF)
+            raise
 
-    def _leave(self, why: str) -> None:
-        """Note why those of which nothing is known are not tried."""
+    def _leave(self, why: str, *, promising: str = "") -> None:
+        """Note why those of which nothing is known are not tried, and why those that are
+        `promising` are not proven."""
         for one in self.candidates:
+            if one.promises:
+                one.why = promising or why
             one.why = one.why or ("" if one.kept or one.gain else why)
 
     def total(self) -> tuple[float, tuple[float, float], str]:

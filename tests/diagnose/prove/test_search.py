@@ -395,12 +395,15 @@ def test_what_gains_only_beside_some_runs_of_the_original_is_not_proven(
     assert kept or "--budget" in found.candidates[0].why
 
 
-def test_an_interrupt_leaves_what_was_proven() -> None:
+@pytest.mark.parametrize("proven", [True, False])
+def test_an_interrupt_leaves_what_was_proven(proven: bool) -> None:
     trials = FakeTrials({"a": 2.0, "b": 1.5})
     search = None
 
     def interrupted(what: str) -> None:
-        if search is not None and search.kept:
+        if search is not None and (
+            search.kept or not (proven or search.candidates[0].gain is None)
+        ):
             raise KeyboardInterrupt
 
     search = Search(
@@ -413,7 +416,8 @@ def test_an_interrupt_leaves_what_was_proven() -> None:
     )
     with pytest.raises(KeyboardInterrupt):
         search.run()
-    assert [edit.text for edit in search.edits] == ["a"]
+    assert [edit.text for edit in search.edits] == ["a"] * proven
+    assert all(one.kept or one.why == "the proof was interrupted" for one in search.candidates)
 
 
 def test_an_original_without_figures_ends_the_search() -> None:

@@ -135,7 +135,7 @@ class SessionQueue:
         if shuffle is not None:
             self._shuffle = SessionShuffle(feed, shuffle, first=first, size=size, seed=seed)
             feed.insert(self._shuffle)
-        else:
+        elif options.batch_size is not None or options.last_batch == "drop":
             feed.recut(
                 Rebatcher(size, options.last_batch, pad=options.joined_fill, across_epochs=True)
             )

@@ -12,6 +12,7 @@ from fastfeed.diagnose.patches.datasets import (
     GeneratorDataset,
     ParallelMaps,
 )
+from fastfeed.diagnose.patches.fed_loop import FedLoop
 from fastfeed.diagnose.patches.float_data import FedData, YieldedData
 from fastfeed.diagnose.patches.generator_body import GeneratorBody
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
@@ -41,6 +42,7 @@ PATCHES: tuple[Patch, ...] = (
     GeneratorCall(),
     HandmadeQueue(),
     SerialLoop(),
+    FedLoop(),
     StartedProducers(),
     PoolThreads(),
     FedData(),

@@ -36,7 +36,7 @@ class FedData:
                 edits += [file.inserted(loop, [cast]), file.replaced(data, made)]
         known = [one for one in edits if one is not None]
         if known and len(known) == len(edits):
-            yield Proposal(f"feed data as {AFTER_DTYPE}", tuple(known), advice, casts=True)
+            yield Proposal(f"feed data as {AFTER_DTYPE}", tuple(known), advice)
 
 
 class YieldedData:

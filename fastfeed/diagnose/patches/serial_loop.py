@@ -60,22 +60,15 @@ class SerialLoop:
     """
 
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
-        at = case.loop_line()
+        found = made_in_loop(case)
         seen = case.diagnosis.evidence
-        if (
-            at is None
-            or seen.loop is None
-            or seen.loop.kind in ("torch", "runner", "keras", "tf.data")
-        ):
+        if found is None or seen.loop is None:
             return
-        file, line = at
-        loops: list[Loop] = file.around(line, ast.For, ast.While)
-        if not loops:
+        if seen.loop.kind in ("torch", "runner", "keras", "tf.data"):
             return
-        lines = [part.place.line for part in seen.parts_of("input")]
-        made = _Made.of(file, loops, lines=lines, step=line)
+        file, loops, made = found
         apart = made is not None and made.apart
-        shows = made.shown() if made is not None else _shown_around(file, loops[0])
+        shows = _shown(file, loops[0], made=made)
         sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
         for kind, count, advice in producers_ahead(case, most=0 if apart else 1):
             forms: list[Proposal] = []
@@ -100,7 +93,19 @@ class SerialLoop:
                 yield replace(first, instead=tuple(others))
 
 
-class _Made(NamedTuple):
+def made_in_loop(case: PatchCase) -> tuple[SourceFile, list[Loop], MadeInput | None] | None:
+    """Return the loops around the step, the innermost first, and the statements of its body that
+    make its input; None for a loop that is not the user's own."""
+    at = case.loop_line()
+    loops: list[Loop] = at[0].around(at[1], ast.For, ast.While) if at is not None else []
+    if at is None or not loops:
+        return None
+    file, line = at
+    lines = [part.place.line for part in case.diagnosis.evidence.parts_of("input")]
+    return file, loops, MadeInput.of(file, loops, lines=lines, step=line)
+
+
+class MadeInput(NamedTuple):
     """Statements of a loop that make its input, and the names that the loop takes from them."""
 
     file: SourceFile
@@ -115,7 +120,7 @@ class _Made(NamedTuple):
     @classmethod
     def of(
         cls, file: SourceFile, loops: list[Loop], *, lines: Iterable[int], step: int
-    ) -> _Made | None:
+    ) -> MadeInput | None:
         """Return the statements at these lines, else those that make what the step at a line
         reads, with what they need; None without any, or if they cannot move."""
         loop, body = loops[0], loops[0].body
@@ -277,15 +282,17 @@ def _iterated(loop: Loop) -> ast.expr | None:
 
 def shown_by_loop(case: PatchCase) -> tuple[Edit, ...]:
     """Return the edit that shows what the loop takes, where no hook sees it."""
-    at, seen = case.loop_line(), case.diagnosis.evidence.loop
-    if at is None or seen is None or seen.kind in ("keras", "tf.data", "session"):
+    found, seen = made_in_loop(case), case.diagnosis.evidence.loop
+    if found is None or seen is None or seen.kind in ("keras", "tf.data", "session"):
         return ()
-    loops: list[Loop] = at[0].around(at[1], ast.For, ast.While)
-    return _shown_around(at[0], loops[0]) if loops else ()
+    file, loops, made = found
+    return _shown(file, loops[0], made=made)
 
 
-def _shown_around(file: SourceFile, loop: Loop) -> tuple[Edit, ...]:
-    """Return the edit that shows what a loop takes from what it iterates over."""
+def _shown(file: SourceFile, loop: Loop, *, made: MadeInput | None) -> tuple[Edit, ...]:
+    """Return the edit that shows what the body of a loop makes, or what it iterates over."""
+    if made is not None:
+        return made.shown()
     names = ", ".join(dict.fromkeys(bound([loop.target]))) if isinstance(loop, ast.For) else ""
     edit = file.inserted(loop.body[0], [SHOWING.format(f"batch(({names},))")]) if names else None
     return (edit,) if edit is not None else ()

@@ -277,6 +277,11 @@ def _leaves(batch: Any) -> list[Any]:
     return [leaf for part in parts for leaf in _leaves(part)]
 
 
+def is_number(value: Any) -> bool:
+    """Return True for a single number or text, such as a learning rate: it is no batch."""
+    return isinstance(value, (int, float, str)) or getattr(value, "shape", None) == ()
+
+
 def _seen(leaf: Any) -> tuple[str, Any]:
     """Return a leaf's dtype, with the framework of a tensor, and an array that its values decide.
 

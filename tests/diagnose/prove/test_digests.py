@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fastfeed.diagnose.proof import DIFFERENT, OTHER_DRAWS, OTHER_ORDER, SAME, UNKNOWN
 from fastfeed.diagnose.prove import digests
+from fastfeed.diagnose.prove.batch_log import BatchLog
 from fastfeed.diagnose.prove.digests import COMPARED_BATCHES, Digests, compared, same_losses
-from fastfeed.diagnose.prove.trial_run import BatchLog
 from fastfeed.steps.timeline import Loop
 
 RNG = np.random.default_rng(0)

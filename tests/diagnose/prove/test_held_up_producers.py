@@ -10,7 +10,7 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.prove.trial_run import hold_up_producers
+from fastfeed.diagnose.prove.batch_log import hold_up_producers
 from fastfeed.producers import builder
 from fastfeed.steps.timeline import Timeline
 

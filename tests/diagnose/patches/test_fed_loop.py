@@ -1,0 +1,107 @@
+"""Placeholders that a loop feeds, and the tensors of a runner in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from fastfeed.diagnose.patches.fed_loop import FedLoop
+from tests.diagnose.patches.patching import Script
+
+DIGITS = """\
+import tensorflow.compat.v1 as tf
+mnist = read_data_sets("MNIST_data", one_hot=True)
+x = tf.placeholder("float", [None, 784], name="pixels")
+y = tf.placeholder(tf.float32, [None, 10])
+keep = tf.placeholder(tf.float32)
+train_step = network(x, y, keep)
+
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(3):
+        for i in range(1000):
+            # of 50 digits
+            batch = mnist.train.next_batch(50)
+            if i % 100 == 0:
+                print(i, sess.run(accuracy, {x: test.images, y: test.labels, keep: 1.0}))
+            sess.run(train_step, feed_dict={x: batch[0], y: batch[1], keep: 0.5})
+"""
+FED = """\
+import tensorflow.compat.v1 as tf
+from fastfeed import FeedRunner
+mnist = read_data_sets("MNIST_data", one_hot=True)
+def make_batch():
+    while True:
+        batch = mnist.train.next_batch(50)
+        yield (batch[0], batch[1])
+
+feed_runner = FeedRunner(make_batch, {options})
+made_inputs = feed_runner.get_inputs()
+x = tf.identity(made_inputs[0], name="pixels")
+y = made_inputs[1]
+keep = tf.placeholder(tf.float32)
+train_step = network(x, y, keep)
+
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    feed_runner.start(sess)
+    for epoch in range(3):
+        for i in range(1000):
+            # of 50 digits
+            if i % 100 == 0:
+                print(i, sess.run(accuracy, {x: test.images, y: test.labels, keep: 1.0}))
+            sess.run(train_step, feed_dict={keep: 0.5})
+"""
+OPTIONS = 'threads=1, shuffle=False, dtypes=(tf.as_dtype("float"), tf.float32)'
+
+
+def digits(folder: Path, text: str = DIGITS) -> Script:
+    script = Script(folder, text, kind="session", loop="sess.run(train_step, feed")
+    return script.made_at("mnist.train.next_batch")
+
+
+def test_a_runner_gives_what_a_loop_feeds(tmp_path: Path) -> None:
+    assert digits(tmp_path).patched(FedLoop()) == FED.replace("{options}", OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("            if i", "            print(batch[1])\n            if i"),  # another reads it
+        ("next_batch(50)", "next_batch(sizes[i])"),  # each iteration stands for itself
+        ("train_step = n", "mnist = other\ntrain_step = n"),  # made of another one later
+        ("train_step = n", "mnist.train.images.sort()\ntrain_step = n"),
+        ('x = tf.placeholder("float"', 'x = tf.zeros("float"'),
+        ("y = tf.placeholder", "x = y = tf.placeholder"),  # two names of one
+        ("keep: 0.5}", "**rest}"),
+    ],
+)
+def test_what_a_runner_cannot_give_is_fed_as_before(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    assert before in DIGITS
+    script = digits(tmp_path, DIGITS.replace(before, after))
+    assert script.proposals(FedLoop()) == []
+
+
+def test_a_session_of_each_turn_keeps_its_feed_dict(tmp_path: Path) -> None:
+    """A runner feeds one session."""
+    text = dedent(
+        """
+        data = load()
+        x = tf.placeholder(tf.float32, [None, 2])
+        for fold in range(5):
+            sess = tf.Session()
+            for i in range(100):
+                batch = draw(data)
+                sess.run(train_step, feed_dict={x: batch})
+        """
+    )
+    script = Script(tmp_path, text, kind="session", loop="sess.run(train_step")
+    script.made_at("draw(data)")
+    assert script.proposals(FedLoop()) == []
+    inner = text.replace("for fold in range(5):\n    sess = tf.Session()", "if True:")
+    script = Script(tmp_path, inner, kind="session", loop="sess.run(train_step")
+    assert "feed_runner.start(sess)" in script.made_at("draw(data)").patched(FedLoop())

@@ -9,6 +9,7 @@ Interval = tuple[float, float]
 SAME, OTHER_ORDER, OTHER_DRAWS = "same batches", "other order", "other random draws"
 UNKNOWN, DIFFERENT = "batches not compared", "other batches"
 WORDS = (SAME, OTHER_ORDER, OTHER_DRAWS, UNKNOWN, DIFFERENT)
+SAME_RECORDS = WORDS[: WORDS.index(OTHER_DRAWS)]  # of batches that hold the same records
 # Functions of a seed, by their module.
 SEEDERS = {
     "numpy.random": ("seed", "default_rng"),

@@ -13,6 +13,7 @@ from fastfeed.diagnose.patches.datasets import (
     ParallelMaps,
 )
 from fastfeed.diagnose.patches.fed_loop import FedLoop
+from fastfeed.diagnose.patches.fed_queue import FedQueue
 from fastfeed.diagnose.patches.float_data import FedData, YieldedData
 from fastfeed.diagnose.patches.generator_body import GeneratorBody
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
@@ -40,6 +41,7 @@ PATCHES: tuple[Patch, ...] = (
     QueueThreads(),
     GeneratorBody(),
     GeneratorCall(),
+    FedQueue(),
     HandmadeQueue(),
     SerialLoop(),
     FedLoop(),

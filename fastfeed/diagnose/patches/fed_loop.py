@@ -66,11 +66,11 @@ class _Fed(NamedTuple):
     ) -> _Fed | None:
         """Return the run at a line; None without one, or if its input cannot move before the
         placeholders."""
-        calls = [one for one in file.calls_at(line, "run") if one.args and _owner(one)]
+        calls = [one for one in file.calls_at(line, "run") if one.args and owner_of(one)]
         if made is None or made.apart or made.carried or not calls:
             return None
         run = calls[0]
-        fed = _fed(run)
+        fed = fed_by(run)
         pairs = [
             (key, value)
             for key, value in (fed if fed is not None else ())
@@ -86,7 +86,7 @@ class _Fed(NamedTuple):
             _only_fed(file, made, values)
             and all(_scope(file, one) is _scope(file, loops[0]) for one in known)
             and not _changed_after(file, first, made=made, values=values)
-            and _owner(run) not in bound(inside)
+            and owner_of(run) not in bound(inside)
         ):
             return None
         return cls(file, inside[-1], made, run, pairs, known)
@@ -110,7 +110,7 @@ class _Fed(NamedTuple):
         ]
         found = [
             file.inserted(first, head),
-            file.inserted(self.loop, [f"{runner}.start({_owner(self.run)})"]),
+            file.inserted(self.loop, [f"{runner}.start({owner_of(self.run)})"]),
             *(file.left_out(one) for one in self.made.statements),
             self._without_pairs(),
         ]
@@ -119,14 +119,14 @@ class _Fed(NamedTuple):
             assert isinstance(store.value, ast.Call)
             name = next((one.value for one in store.value.keywords if one.arg == "name"), None)
             if name is not None:  # others may look for it
-                text = f"{_package(file, store.value)}.identity({text}, name={file.source(name)})"
+                text = f"{package_of(file, store.value)}.identity({text}, name={file.source(name)})"
             found.append(file.replaced(store.value, text))
         return tuple(found) if None not in found else ()  # type: ignore[arg-type]
 
     def _without_pairs(self) -> Edit:
         """Return the edit that takes what the runner gives out of the feed_dict."""
         keys = {key for key, _ in self.pairs}
-        fed = _fed(self.run) or []
+        fed = fed_by(self.run) or []
         left = [
             f"{self.file.source(key)}: {self.file.source(value)}"
             for key, value in fed
@@ -143,19 +143,18 @@ def tuple_of(parts: Iterable[str]) -> str:
     return f"({', '.join(given)}{',' * (len(given) == 1)})"
 
 
-def _owner(run: ast.Call) -> str:
+def owner_of(run: ast.Call) -> str:
     """Return the name of the session of a run, "" if it has none."""
     return path_of(run.func.value) if isinstance(run.func, ast.Attribute) else ""
 
 
 def _feed_dict(run: ast.Call) -> ast.Dict | None:
     """Return the feed_dict of a run, if it is written there."""
-    given = next((one.value for one in run.keywords if one.arg == "feed_dict"), None)
-    given = given or (run.args[1] if len(run.args) > 1 else None)
+    given = argument(run, "feed_dict", position=1)
     return given if isinstance(given, ast.Dict) else None
 
 
-def _fed(run: ast.Call) -> list[Pair] | None:
+def fed_by(run: ast.Call) -> list[Pair] | None:
     """Return the keys and values of the feed_dict of a run; None if they are not known."""
     given = _feed_dict(run)
     if given is None or None in given.keys:
@@ -181,7 +180,7 @@ def _placeholder(file: SourceFile, key: ast.expr) -> ast.Assign | None:
     return made if isinstance(call, ast.Call) and called(call) == "placeholder" else None
 
 
-def _package(file: SourceFile, placeholder: ast.Call) -> str:
+def package_of(file: SourceFile, placeholder: ast.Call) -> str:
     """Return the package of a placeholder as the script calls it, "" if it has none."""
     function = placeholder.func
     return file.source(function.value) if isinstance(function, ast.Attribute) else ""
@@ -191,14 +190,22 @@ def _dtype(file: SourceFile, store: ast.Assign) -> str:
     """Return the text of the dtype of a placeholder; "" if it is not known."""
     call = store.value
     assert isinstance(call, ast.Call)
-    given = next((one.value for one in call.keywords if one.arg == "dtype"), None)
-    given = given or (call.args[0] if call.args else None)
-    package = _package(file, call)
-    if given is None or not package:
-        return ""
+    given = argument(call, "dtype", position=0)
+    return dtype_text(file, given, package=package_of(file, call)) if given is not None else ""
+
+
+def dtype_text(file: SourceFile, given: ast.expr, *, package: str) -> str:
+    """Return the text of a dtype that TensorFlow gets, for numpy; "" if it is not known."""
     text = file.source(given)
-    named = isinstance(given, ast.Constant) and given.value not in NUMPY_NAMES
-    return f"{package}.as_dtype({text})" if named else text
+    if not isinstance(given, ast.Constant) or given.value in NUMPY_NAMES:
+        return text
+    return f"{package}.as_dtype({text})" if package else ""
+
+
+def argument(call: ast.Call, name: str, *, position: int) -> ast.expr | None:
+    """Return an argument of a call, given by name or by position."""
+    given = next((one.value for one in call.keywords if one.arg == name), None)
+    return given or (call.args[position] if position < len(call.args) else None)
 
 
 def _scope(file: SourceFile, node: ast.AST) -> ast.AST:

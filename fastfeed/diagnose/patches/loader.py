@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from fastfeed.diagnose.patches.call_site import CallSite
 from fastfeed.diagnose.patches.epochs import is_left_early
 from fastfeed.diagnose.patches.names import OWNER, bound, changed, last_of, only_sets_up, path_of
-from fastfeed.diagnose.patches.producers import SAME_RECORDS
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, top_of
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
-from fastfeed.diagnose.proof import WORDS
+from fastfeed.diagnose.proof import SAME_RECORDS, WORDS
 
 POSITIONS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
 TORCH = "torch"

@@ -15,14 +15,14 @@ from fastfeed.diagnose.patches.names import (
     shares,
 )
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, producers_ahead, top_of
-from fastfeed.diagnose.patches.source_file import WORKERS, Edit, SourceFile, called, started_by
-from fastfeed.diagnose.proof import OTHER_DRAWS, WORDS
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
+from fastfeed.diagnose.patches.started_workers import WORKERS, started_by
+from fastfeed.diagnose.proof import SAME_RECORDS, WORDS
 from fastfeed.options import AUTO
 from fastfeed.producers.process.forkserver import ONE_THREAD
 
 COUNTS = ("threads", "processes")
 COUNTING = ("range", "Barrier")
-SAME_RECORDS = WORDS[: WORDS.index(OTHER_DRAWS)]  # of batches that hold the same records
 
 
 class RunnerOptions:

@@ -24,7 +24,6 @@ ALONE = "threads=1"  # options of a runner that does so, ahead of the step
 # Calls in a run's copy of the script; see ticks.py.
 SHOWING = "__import__('fastfeed.diagnose.prove.ticks', fromlist=['*']).{}"
 IMPORTS = (ast.Import, ast.ImportFrom)
-IMPORT = f"from fastfeed import {RUNNER}"
 
 
 @dataclass(frozen=True)
@@ -147,14 +146,17 @@ class PatchCase:
         end = os.sep + name.removeprefix(os.sep)
         return [file for path, file in self.files.items() if path.endswith(end)]
 
-    def runner_import(self, file: SourceFile) -> tuple[Edit, ...]:
-        """Return the edits that import FeedRunner for a whole file, none if the file does so. What
-        imports it in a function goes: the name would belong to that function."""
+    def runner_import(self, file: SourceFile, *others: str) -> tuple[Edit, ...]:
+        """Return the edits that import FeedRunner, and others, for a whole file, none if the file
+        does so. What imports it in a function goes: the name would belong to that function."""
         known = [one for one in ast.walk(file.tree) if isinstance(one, ast.ImportFrom)]
-        if any((RUNNER, None) in _aliases(one) for one in known if one in file.tree.body):
+        there = [name for one in known if one in file.tree.body for name in _aliases(one)]
+        names = [name for name in (RUNNER, *others) if (name, None) not in there]
+        if not names:
             return ()
         inner = (file.left_out(one) for one in known if _aliases(one) == [(RUNNER, None)])
-        return (*top_of(file, [IMPORT]), *(edit for edit in inner if edit is not None))
+        line = f"from fastfeed import {', '.join(names)}"
+        return (*top_of(file, [line]), *(edit for edit in inner if edit is not None))
 
 
 def producers_ahead(

@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeVar
 from fastfeed.errors import OptionError
 
 Statement = TypeVar("Statement", bound=ast.AST)
-WORKERS = ("Thread", "Process")
 BLANKS = frozenset(
     (
         *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
@@ -97,6 +96,11 @@ class SourceFile:
             and node.lineno <= line <= (node.end_lineno or node.lineno)
         ]
         return sorted(found, key=lambda node: len(self.source(node)))
+
+    def loads(self) -> Iterator[ast.Name | ast.Attribute]:
+        """Yield the names and attributes that are read."""
+        nodes = (one for one in ast.walk(self.tree) if isinstance(one, (ast.Name, ast.Attribute)))
+        yield from (one for one in nodes if isinstance(one.ctx, ast.Load))
 
     def around(self, line: int, *kinds: type[Statement]) -> list[Statement]:
         """Return the nodes of these kinds that contain a line, the innermost first."""
@@ -216,29 +220,6 @@ def called(call: ast.Call) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
-
-
-def started_by(
-    file: SourceFile, call: ast.AST
-) -> tuple[ast.FunctionDef, dict[str, ast.expr]] | None:
-    """Return the function that a call of Thread or Process runs, and its arguments by parameter;
-    None for another call, a function of another file, and arguments in another form."""
-    if not isinstance(call, ast.Call) or called(call) not in WORKERS:
-        return None
-    given = {one.arg: one.value for one in call.keywords}
-    target = getattr(given.get("target"), "id", "")
-    functions = [
-        one
-        for one in ast.walk(file.tree)
-        if isinstance(one, ast.FunctionDef) and one.name == target
-    ]
-    arguments = given.get("args", ast.Tuple([], ast.Load()))
-    if len(functions) != 1 or "kwargs" in given or not isinstance(arguments, (ast.Tuple, ast.List)):
-        return None
-    parameters = [one.arg for one in functions[0].args.args]
-    if len(parameters) != len(arguments.elts):
-        return None
-    return functions[0], dict(zip(parameters, arguments.elts, strict=True))
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:

@@ -3,8 +3,9 @@
     python -m bench.figures
 
 These are docs/comparison.md, docs/trainings.md, the pictures of docs, the tables of
-bench/results/README.md with their pictures, those of docs/data-parallel.md, and the figures of
-README.md. A document has a picture if there is one beside it.
+bench/results/README.md with their pictures, those of docs/data-parallel.md, the figures of
+README.md, and there and in docs/tutorial.md what its proof says. A document has a picture if there
+is one beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import statistics
 import sys
 from typing import Any
 
-from bench import comparison, fill, pictures, report
+from bench import comparison, fill, pictures, report, tutorial
 from bench.comparison import FIGURES
 from bench.report import wrapped
 from bench.results import read
@@ -44,7 +45,9 @@ def main() -> None:
     for picture in sorted(FIGURES.glob("*.png")):
         report.plot(read(picture.with_suffix(".json")), FIGURES)
     pictures.draw_all()
-    README.write_text(with_figures(README.read_text()))
+    proof = _values("tutorial")
+    README.write_text(tutorial.with_proof(with_figures(README.read_text()), proof))
+    tutorial.PAGE.write_text(tutorial.with_proof(tutorial.PAGE.read_text(), proof))
     PARALLEL.write_text(with_tables(PARALLEL.read_text()))
 
 

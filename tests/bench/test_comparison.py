@@ -235,7 +235,7 @@ def test_all_tables_and_pictures_follow_from_the_json_beside_them(
 ) -> None:
     drawn: list[str] = []
     places = [(comparison, "COMPARISON"), (fill, "PAGE"), (figures.trainings, "PAGE")]
-    places += [(figures, "README"), (figures, "PARALLEL")]
+    places += [(figures, "README"), (figures, "PARALLEL"), (figures.tutorial, "PAGE")]
     copies: dict[Path, Path] = {}
     for number, (module, name) in enumerate(places):
         place: Path = getattr(module, name)

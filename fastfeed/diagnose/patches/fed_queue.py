@@ -69,7 +69,8 @@ class _FedQueue(NamedTuple):
         assert isinstance(run, ast.Call) and isinstance(self.take.func, ast.Attribute)
         name, session = path_of(self.store.targets[0]), owner_of(run)
         gone = {path_of(self.enqueue.targets[0]), *self.places, filling.outer(session)}
-        source = filling.call(without={one for one in filling.given if filling.outer(one) in gone})
+        without = {one for one in filling.given if filling.outer(one) in gone}
+        source = filling.call(without=without, put=self.put)
         options = f"{words}, {self.sized}{self._order()}{self._dtypes()}"
         one = "[0]" if len(self.values) == 1 else ""
         taken = f"{file.source(self.take.func.value)}.get_inputs(){one}"

@@ -62,7 +62,7 @@ class _Filled(NamedTuple):
         file, call = self.filling.file, self.put.value
         assert isinstance(call, ast.Call)
         batches = fresh(file, "made_batches")
-        source = self.filling.call(without={_queue_in(self.put, "put")})
+        source = self.filling.call(without={_queue_in(self.put, "put")}, put=self.put)
         made, *others = self.starts
         found = [
             file.replaced(self.put, f"yield {file.source(call.args[0])}"),

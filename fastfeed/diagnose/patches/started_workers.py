@@ -37,12 +37,20 @@ class Filling(NamedTuple):
     given: dict[str, ast.expr]
     name: str  # of the function, as it is started
 
-    def call(self, *, without: set[str]) -> str:
-        """Return the text of a producer's stream, with None for the parameters `without`."""
+    def call(self, *, without: set[str], put: ast.stmt) -> str:
+        """Return the text of a producer's stream, with None for the parameters `without`, and for
+        `self` where only the statement `put` reads it: what it holds need not be pickled."""
         texts = [
             "None" if name in without else self.start.number(self.file, value)
             for name, value in self.given.items()
         ]
+        owner = next(self.file.ancestors(self.function))
+        gone = {id(node) for node in ast.walk(put)}
+        reads = (one for one in ast.walk(self.function) if getattr(one, "id", "") == OWNER)
+        if isinstance(owner, ast.ClassDef) and all(id(one) in gone for one in reads):
+            return (
+                f"lambda worker: {owner.name}.{self.function.name}({', '.join(['None', *texts])})"
+            )
         return f"lambda worker: {self.name}({', '.join(texts)})"
 
     def outer(self, path: str) -> str:

@@ -82,7 +82,7 @@ while True:
     sess.run(train_op)
 """
 MADE = (
-    "FeedRunner(lambda worker: self.thread_main(None), processes=2, batch_size=128, "
+    "FeedRunner(lambda worker: CustomRunner.thread_main(None, None), processes=2, batch_size=128, "
     'last_batch="drop", shuffle=Shuffle(capacity=2000, min_after_dequeue=1000), '
     "dtypes=(tf.float32, tf.int64))"
 )

@@ -77,7 +77,7 @@ def proposals_of(case: PatchCase) -> Iterator[Proposal]:
 def _is_python(case: PatchCase, form: Proposal) -> bool:
     """Return True if the files can be compiled with a change."""
     try:
-        for edits in ((*form.edits, *form.shows), form.alone):
+        for edits in ((*form.edits, *form.shows), form.shows_before, form.alone):
             for name in {one.file for one in edits}:
                 text = edited(case.files[name].text, (one for one in edits if one.file == name))
                 with warnings.catch_warnings():

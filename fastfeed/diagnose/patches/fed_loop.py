@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from fastfeed.diagnose.patches.names import SCOPES, bound, changed, path_of, read, read_first
+from fastfeed.diagnose.patches.names import (
+    COMPREHENSIONS,
+    SCOPES,
+    advanced,
+    bound,
+    called_on,
+    leaves,
+    read,
+    read_first,
+)
 from fastfeed.diagnose.patches.proposal import (
     ALIKE,
     RUNNER,
@@ -16,10 +25,23 @@ from fastfeed.diagnose.patches.proposal import (
     producers_ahead,
 )
 from fastfeed.diagnose.patches.serial_loop import Loop, MadeInput, made_in_loop
+from fastfeed.diagnose.patches.session_graph import (
+    Pair,
+    argument,
+    array_of,
+    fed_by,
+    feed_dict,
+    is_changed,
+    names_in,
+    owner_of,
+    package_of,
+    scope_of,
+    shown_as_fed,
+    tuple_of,
+)
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 
-Pair = tuple[ast.expr, ast.expr]  # of a feed_dict
-NUMPY_NAMES = ("float32", "float16", "int32", "int64", "uint8")  # that mean the same to TensorFlow
+PERHAPS = (ast.BoolOp, ast.IfExp, *SCOPES, *COMPREHENSIONS)  # which may not run what they hold
 
 
 class FedLoop:
@@ -37,12 +59,15 @@ class FedLoop:
         fed = _Fed.of(*found, line=at[1])
         if fed is None:
             return
+        shown = shown_as_fed(fed.file, fed.file.statement_of(fed.run), fed.pairs)
         for kind, count, advice in producers_ahead(case, most=1):
             edits = fed.edits(f"{kind}={count}")
-            if edits:
+            if edits and shown is not None:
                 title = f"get_inputs() of {RUNNER}(..., {kind}={count}) in place of the feed_dict"
                 edits = (*case.runner_import(fed.file), *edits)
-                yield Proposal(title, edits, advice, makes=True, allows=ALIKE)
+                yield Proposal(
+                    title, edits, advice, shows_before=(shown,), makes=True, allows=ALIKE
+                )
 
 
 class _Fed(NamedTuple):
@@ -57,37 +82,35 @@ class _Fed(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        file: SourceFile,
-        loops: list[Loop],
-        made: MadeInput | None,
-        *,
-        line: int,
+        cls, file: SourceFile, loops: list[Loop], made: MadeInput | None, *, line: int
     ) -> _Fed | None:
         """Return the run at a line; None without one, or if its input cannot move before the
         placeholders."""
         calls = [one for one in file.calls_at(line, "run") if one.args and owner_of(one)]
         if made is None or made.apart or made.carried or not calls:
             return None
-        run = calls[0]
-        fed = fed_by(run)
-        pairs = [
-            (key, value)
-            for key, value in (fed if fed is not None else ())
-            if read([value]) & set(made.taken)
-        ]
-        stores = [_placeholder(file, key) for key, _ in pairs]
+        run, scope = calls[0], scope_of(file, loops[0])
+        pairs = [one for one in fed_by(run) if read([one[1]]) & set(made.taken)]
+        stores = [_placeholder(file, key, scope) for key, _ in pairs]
         known = [one for one in stores if one is not None]
         if not known or len(known) != len(stores) or len(set(known)) != len(known):
             return None
-        inside = [one for one in loops if _scope(file, one) is _scope(file, loops[0])]
+        # The end of an iterator would come from a producer.
+        if advanced(made.statements) or not _always_runs(file, made, run):
+            return None
         first, values = min(known, key=lambda one: one.lineno), [value for _, value in pairs]
-        if not (
-            _only_fed(file, made, values)
-            and all(_scope(file, one) is _scope(file, loops[0]) for one in known)
-            and not _changed_after(file, first, made=made, values=values)
-            and owner_of(run) not in bound(inside)
-        ):
+        around = [one for one in loops if scope_of(file, one) is scope]
+        inside = [one for one in around if first not in ast.walk(one)]
+        needed = _needed(made, values)
+        changed = is_changed(
+            file,
+            needed,
+            scope=scope,
+            since=first,
+            besides=made.statements,
+            owners=called_on(made.statements) - file.modules,
+        )
+        if changed or owner_of(run) in bound(inside) or not _only_fed(file, made, values):
             return None
         return cls(file, inside[-1], made, run, pairs, known)
 
@@ -95,17 +118,18 @@ class _Fed(NamedTuple):
         """Return the edits, none if the text does not allow them."""
         file, first = self.file, min(self.stores, key=lambda one: one.lineno)
         lines = file.lines_of(self.made.statements)
-        dtypes = [_dtype(file, one) for one in self.stores]
-        if lines is None or "" in dtypes:
+        values = [
+            array_of(file, value, dtype=_given(store, "dtype", 0), package=_package(file, store))
+            for (_, value), store in zip(self.pairs, self.stores, strict=True)
+        ]
+        if lines is None or "" in values:
             return ()
         makes, runner = fresh(file, "make_batch"), fresh(file, "feed_runner")
         inputs = fresh(file, "made_inputs")
-        given = f"shuffle=False, dtypes={tuple_of(dtypes)}"
         head = [
             *(f"def {makes}():", "    while True:", *(f"        {one}" for one in lines)),
-            f"        yield {tuple_of(file.source(value) for _, value in self.pairs)}",
-            "",
-            f"{runner} = {RUNNER}({makes}, {options}, {given})",
+            *(f"        yield {tuple_of(values)}", ""),
+            f"{runner} = {RUNNER}({makes}, {options}, shuffle=False)",
             f"{inputs} = {runner}.get_inputs()",
         ]
         found = [
@@ -115,64 +139,32 @@ class _Fed(NamedTuple):
             self._without_pairs(),
         ]
         for number, store in enumerate(self.stores):
-            text = f"{inputs}[{number}]"
-            assert isinstance(store.value, ast.Call)
-            name = next((one.value for one in store.value.keywords if one.arg == "name"), None)
-            if name is not None:  # others may look for it
-                text = f"{package_of(file, store.value)}.identity({text}, name={file.source(name)})"
-            found.append(file.replaced(store.value, text))
+            shape, name = _given(store, "shape", 1), _given(store, "name", 2)
+            if shape is None or not _is_fixed(shape):
+                return ()
+            called_as = f", name={file.source(name)}" if name is not None else ""
+            given = f"{inputs}[{number}], {file.source(shape)}{called_as}"
+            made = f"{_package(file, store)}.placeholder_with_default({given})"
+            found.append(file.replaced(store.value, made))
         return tuple(found) if None not in found else ()  # type: ignore[arg-type]
 
     def _without_pairs(self) -> Edit:
         """Return the edit that takes what the runner gives out of the feed_dict."""
-        keys = {key for key, _ in self.pairs}
-        fed = fed_by(self.run) or []
-        left = [
-            f"{self.file.source(key)}: {self.file.source(value)}"
-            for key, value in fed
-            if key not in keys
-        ]
-        given = _feed_dict(self.run)
+        source, keys = self.file.source, {key for key, _ in self.pairs}
+        left = [(key, value) for key, value in fed_by(self.run) if key not in keys]
+        given = feed_dict(self.run)
         assert given is not None
-        return self.file.replaced(given, f"{{{', '.join(left)}}}")
+        text = ", ".join(f"{source(key)}: {source(value)}" for key, value in left)
+        return self.file.replaced(given, f"{{{text}}}")
 
 
-def tuple_of(parts: Iterable[str]) -> str:
-    """Return the text of a tuple."""
-    given = list(parts)
-    return f"({', '.join(given)}{',' * (len(given) == 1)})"
-
-
-def owner_of(run: ast.Call) -> str:
-    """Return the name of the session of a run, "" if it has none."""
-    return path_of(run.func.value) if isinstance(run.func, ast.Attribute) else ""
-
-
-def _feed_dict(run: ast.Call) -> ast.Dict | None:
-    """Return the feed_dict of a run, if it is written there."""
-    given = argument(run, "feed_dict", position=1)
-    return given if isinstance(given, ast.Dict) else None
-
-
-def fed_by(run: ast.Call) -> list[Pair] | None:
-    """Return the keys and values of the feed_dict of a run; None if they are not known."""
-    given = _feed_dict(run)
-    if given is None or None in given.keys:
-        return None
-    return [(key, value) for key, value in zip(given.keys, given.values, strict=True) if key]
-
-
-def _placeholder(file: SourceFile, key: ast.expr) -> ast.Assign | None:
-    """Return the statement that makes a placeholder and names it; None for another tensor, and for
-    a name that others bind, too."""
-    name = path_of(key)
+def _placeholder(file: SourceFile, key: ast.expr, scope: ast.AST) -> ast.Assign | None:
+    """Return the statement of a function or file that makes a placeholder and names it; None for
+    another tensor, and for a name that is bound once more."""
     if not isinstance(key, ast.Name):
         return None
-    stores = [
-        one
-        for one in ast.walk(file.tree)
-        if isinstance(one, ast.Name) and one.id == name and not isinstance(one.ctx, ast.Load)
-    ]
+    names = names_in(file, scope, key.id)
+    stores = [one for one in names if not isinstance(one.ctx, ast.Load)]
     made = file.statement_of(stores[0]) if len(stores) == 1 else None
     if not isinstance(made, ast.Assign) or made.targets != stores:
         return None
@@ -180,67 +172,41 @@ def _placeholder(file: SourceFile, key: ast.expr) -> ast.Assign | None:
     return made if isinstance(call, ast.Call) and called(call) == "placeholder" else None
 
 
-def package_of(file: SourceFile, placeholder: ast.Call) -> str:
-    """Return the package of a placeholder as the script calls it, "" if it has none."""
-    function = placeholder.func
-    return file.source(function.value) if isinstance(function, ast.Attribute) else ""
+def _given(store: ast.Assign, name: str, position: int) -> ast.expr | None:
+    assert isinstance(store.value, ast.Call)
+    return argument(store.value, name, position=position)
 
 
-def _dtype(file: SourceFile, store: ast.Assign) -> str:
-    """Return the text of the dtype of a placeholder; "" if it is not known."""
-    call = store.value
-    assert isinstance(call, ast.Call)
-    given = argument(call, "dtype", position=0)
-    return dtype_text(file, given, package=package_of(file, call)) if given is not None else ""
+def _package(file: SourceFile, store: ast.Assign) -> str:
+    assert isinstance(store.value, ast.Call)
+    return package_of(file, store.value)
 
 
-def dtype_text(file: SourceFile, given: ast.expr, *, package: str) -> str:
-    """Return the text of a dtype that TensorFlow gets, for numpy; "" if it is not known."""
-    text = file.source(given)
-    if not isinstance(given, ast.Constant) or given.value in NUMPY_NAMES:
-        return text
-    return f"{package}.as_dtype({text})" if package else ""
+def _is_fixed(shape: ast.expr) -> bool:
+    """Return True if a shape says that records have one shape, as those of a runner have."""
+    if not isinstance(shape, (ast.List, ast.Tuple)):
+        return False
+    return not any(isinstance(one, ast.Constant) and one.value is None for one in shape.elts[1:])
 
 
-def argument(call: ast.Call, name: str, *, position: int) -> ast.expr | None:
-    """Return an argument of a call, given by name or by position."""
-    given = next((one.value for one in call.keywords if one.arg == name), None)
-    return given or (call.args[position] if position < len(call.args) else None)
+def _always_runs(file: SourceFile, made: MadeInput, run: ast.Call) -> bool:
+    """Return True if each iteration that makes a batch runs the step, too."""
+    body, step = made.loops[0].body, file.statement_of(run)
+    first = min(body.index(one) for one in made.statements)
+    if any(isinstance(one, PERHAPS) and step in file.ancestors(one) for one in file.ancestors(run)):
+        return False
+    return step in body and not leaves(body[first : body.index(step)])
 
 
-def _scope(file: SourceFile, node: ast.AST) -> ast.AST:
-    return next((one for one in file.ancestors(node) if isinstance(one, SCOPES)), file.tree)
+def _needed(made: MadeInput, values: list[ast.expr]) -> set[str]:
+    """Return the names that the input is made of."""
+    names = read_first(made.statements) | read(values)
+    return {name.partition(".")[0] for name in names} - set(bound(made.statements))
 
 
 def _only_fed(file: SourceFile, made: MadeInput, values: list[ast.expr]) -> bool:
     """Return True if nothing but the values of the feed_dict reads what the loop makes."""
     inside = {id(node) for one in (*made.statements, *values) for node in ast.walk(one)}
-    scope = _scope(file, made.loops[0])
-    return not any(
-        isinstance(node, ast.Name)
-        and node.id in made.taken
-        and isinstance(node.ctx, ast.Load)
-        and id(node) not in inside
-        for node in ast.walk(scope)
-    )
-
-
-def _changed_after(
-    file: SourceFile, first: ast.stmt, *, made: MadeInput, values: list[ast.expr]
-) -> bool:
-    """Return True if a statement or one behind it, in the same function, binds or changes what the
-    input is made of."""
-    names = read_first(made.statements) | read(values)
-    needed = {name.partition(".")[0] for name in names} - set(bound(made.statements))
-    scope = _scope(file, first)
-    for node in ast.walk(scope):
-        if not isinstance(node, ast.stmt) or node.lineno <= first.lineno:
-            continue
-        if node in made.statements or _scope(file, node) is not scope:
-            continue
-        names = {getattr(node, "name", "")} if isinstance(node, SCOPES) else set()
-        if not hasattr(node, "body"):  # whose statements come one by one
-            names = {*bound([node]), *changed([node])}
-        if ({name.partition(".")[0] for name in names} - file.modules) & needed:
-            return True
-    return False
+    scope = scope_of(file, made.loops[0])
+    names = (one for name in made.taken for one in names_in(file, scope, name))
+    return all(id(one) in inside for one in names if isinstance(one.ctx, ast.Load))

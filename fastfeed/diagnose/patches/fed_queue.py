@@ -6,21 +6,24 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fastfeed.diagnose.patches.fed_loop import (
+from fastfeed.diagnose.patches.names import own, path_of, read, read_first
+from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal
+from fastfeed.diagnose.patches.session_graph import (
+    Pair,
     argument,
-    dtype_text,
+    array_of,
     fed_by,
+    is_changed,
     owner_of,
     package_of,
+    scope_of,
+    shown_as_fed,
     tuple_of,
 )
-from fastfeed.diagnose.patches.names import own, path_of
-from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.patches.started_workers import Filling, fillings_of
 
 FIFO, SHUFFLED = "FIFOQueue", "RandomShuffleQueue"
-SIZED = {"enqueue_many": "", "enqueue": "records=True, "}  # options with a number of records
 
 
 class FedQueue:
@@ -37,15 +40,22 @@ class FedQueue:
             return
         (fed,) = found
         more = ["Shuffle"] * (called(fed.queue) == SHUFFLED)
-        for words, advice, allows in fed.filling.options(case, besides=""):
+        shown = shown_as_fed(fed.file, fed.put, fed.pairs)
+        for words, advice, allows in fed.filling.options(case, besides=fed.gone):
             edits = fed.edits(words)
-            if edits:
+            if edits and shown is not None:
                 title = (
                     f"get_inputs() of {RUNNER}({fed.filling.name}, {words}) in place of the queue"
                 )
-                edits = (*case.runner_import(fed.file, *more), *edits)
-                mixed = bool(more or fed.filling.start.size)
-                yield Proposal(title, edits, advice, makes=True, reorders=mixed, allows=allows)
+                yield Proposal(
+                    title,
+                    (*case.runner_import(fed.file, *more), *edits),
+                    advice,
+                    shows_before=(shown,),
+                    makes=True,
+                    reorders=bool(more or fed.filling.start.size),
+                    allows=allows,
+                )
 
 
 class _FedQueue(NamedTuple):
@@ -57,32 +67,50 @@ class _FedQueue(NamedTuple):
     queue: ast.Call
     enqueue: ast.Assign
     put: ast.Expr  # the run that fills it
-    values: list[ast.expr]  # that it feeds, in the order of the queue's components
-    places: list[str]  # the placeholders of these
+    pairs: list[Pair]  # that it feeds, in the order of the queue's components
     take: ast.Call  # `queue.dequeue_many(...)`
-    sized: str  # options of the batches that it gives
+    size: ast.expr | None  # of what is taken; None for batches as they are put
     closes: list[ast.stmt]
+
+    @property
+    def gone(self) -> set[str]:
+        """The names that only the filling of the queue needs."""
+        run = self.put.value
+        assert isinstance(run, ast.Call)
+        outer = self.filling.outer
+        places = {outer(path_of(key)) for key, _ in self.pairs}
+        session = owner_of(run)
+        return {path_of(self.enqueue.targets[0]), *places, session, outer(session)}
 
     def edits(self, words: str) -> tuple[Edit, ...]:
         """Return the edits, none if the text does not allow them."""
         file, filling, run = self.file, self.filling, self.put.value
         assert isinstance(run, ast.Call) and isinstance(self.take.func, ast.Attribute)
-        name, session = path_of(self.store.targets[0]), owner_of(run)
-        gone = {path_of(self.enqueue.targets[0]), *self.places, filling.outer(session)}
-        without = {one for one in filling.given if filling.outer(one) in gone}
+        name = path_of(self.store.targets[0])
+        without = {one for one in filling.given if filling.outer(one) in self.gone}
         source = filling.call(without=without, put=self.put)
-        options = f"{words}, {self.sized}{self._order()}{self._dtypes()}"
-        one = "[0]" if len(self.values) == 1 else ""
-        taken = f"{file.source(self.take.func.value)}.get_inputs(){one}"
-        yielded = f"yield {tuple_of(map(file.source, self.values))}"
+        # as dequeue_many does, which leaves out what does not fill a batch
+        cut = f'batch_size={file.source(self.size)}, last_batch="drop", ' if self.size else ""
+        values = self._values()
+        if not values or self._is_changed(source):
+            return ()
+        taken = f"{file.source(self.take.func.value)}.get_inputs()"
+        taken += "[0]" if len(values) == 1 else ""
+        begun = f"{name}.start({filling.outer(owner_of(run))})"
+        inner = set(ast.walk(filling.function))
         found = [
-            file.replaced(self.queue, f"{RUNNER}({source}, {options})"),
+            file.replaced(
+                self.queue, f"{RUNNER}({source}, {words}, epochs=1, {cut}{self._order()})"
+            ),
             file.left_out(self.enqueue),
-            file.replaced(self.put, yielded),
+            file.replaced(self.put, f"yield {tuple_of(values)}"),
             file.replaced(self.take, taken),
-            file.replaced(filling.start.statement, f"{name}.start({filling.outer(session)})"),
+            file.replaced(filling.start.statement, begun),
             *(file.left_out(one) for one in filling.start.calls),
-            *(file.replaced(one, f"{name}.stop()") for one in self.closes),
+            *(
+                file.left_out(one) if one in inner else file.replaced(one, f"{name}.stop()")
+                for one in self.closes
+            ),
         ]
         return tuple(found) if None not in found else ()  # type: ignore[arg-type]
 
@@ -95,15 +123,49 @@ class _FedQueue(NamedTuple):
         texts = (f"{name}={self.file.source(one)}" for name, one in known)
         return f"shuffle=Shuffle({', '.join(texts)})"
 
-    def _dtypes(self) -> str:
-        """Return the option that casts as the queue does, "" if its dtypes are not known."""
+    def _values(self) -> list[str]:
+        """Return the texts of arrays of what is fed, as the queue casts it; none if its dtypes are
+        not known."""
         position = 1 + (called(self.queue) == SHUFFLED)
         given = argument(self.queue, "dtypes", position=position)
-        if not isinstance(given, (ast.List, ast.Tuple)):
-            return ""
-        package = package_of(self.file, self.queue).removesuffix(".queue")
-        texts = [dtype_text(self.file, one, package=package) for one in given.elts]
-        return f", dtypes={tuple_of(texts)}" if all(texts) else ""
+        several = isinstance(given, (ast.List, ast.Tuple))
+        dtypes = given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given]
+        if len(dtypes) != len(self.pairs) or (several and None in dtypes):
+            return []
+        package = package_of(self.file, self.queue)
+        found = [
+            array_of(self.file, value, dtype=dtype, package=package)
+            for (_, value), dtype in zip(self.pairs, dtypes, strict=True)
+        ]
+        return found if all(found) else []
+
+    def _is_changed(self, source: str) -> bool:
+        """Return True if what the producers read is bound or changed after the queue is made, or if
+        the queue may be started more than once."""
+        file, start = self.file, self.filling.start.statement
+        parameters = {
+            one.arg for one in ast.walk(self.filling.function) if isinstance(one, ast.arg)
+        }
+        names = read_first(self.filling.function.body) - parameters
+        names |= read([ast.parse(source, mode="eval").body]) - {"worker"}
+        needed = {one.partition(".")[0] for one in names}
+        needed -= {one.partition(".")[0] for one in self.gone} | {"self"}
+        built, started = scope_of(file, self.store), scope_of(file, start)
+        besides = [self.filling.function, start, self.enqueue]
+        if is_changed(file, needed, scope=built, since=self.store, besides=besides):
+            return True
+        outer = built is not file.tree
+        if outer and is_changed(file, needed, scope=file.tree, since=None, besides=besides):
+            return True
+        loops = [one for one in file.ancestors(start) if isinstance(one, (ast.For, ast.While))]
+        if any(self.store not in ast.walk(one) for one in loops if scope_of(file, one) is started):
+            return True
+        if started is built or not isinstance(started, ast.FunctionDef):
+            return False
+        calls = [one for one in ast.walk(file.tree) if getattr(one, "attr", "") == started.name]
+        calls += [one for one in ast.walk(file.tree) if getattr(one, "id", "") == started.name]
+        around = (one for call in calls for one in file.ancestors(call))
+        return len(calls) > 1 or any(isinstance(one, (ast.For, ast.While)) for one in around)
 
 
 def _queues_of(file: SourceFile) -> Iterator[_FedQueue]:
@@ -120,48 +182,45 @@ def _queues_of(file: SourceFile) -> Iterator[_FedQueue]:
 def _queue_of(file: SourceFile, store: ast.Assign, queue: ast.Call) -> _FedQueue | None:
     """Return a queue with what uses it; None if it is used in another way."""
     methods: dict[str, list[ast.Call]] = {}
-    for use in _loads(file, path_of(store.targets[0])):
+    for use in file.loads(path_of(store.targets[0])):
         attribute, call, *_ = file.ancestors(use)
         if not isinstance(attribute, ast.Attribute) or getattr(call, "func", None) is not attribute:
             return None
         assert isinstance(call, ast.Call)
         methods.setdefault(attribute.attr, []).append(call)
-    closes = [file.statement_of(one) for one in methods.pop("close", [])]
-    puts = [one for one in SIZED if one in methods]
-    takes = [one for one in ("dequeue_many", "dequeue") if one in methods]
-    if (
-        len(methods) != 2
-        or len(puts) != 1
-        or len(takes) != 1
-        or sum(map(len, methods.values())) != 2
-    ):
+    closes = [_run_of(file, one) for one in methods.pop("close", [])]
+    pair = ("enqueue_many", "dequeue_many")
+    if set(methods) != set(pair):
+        pair = ("enqueue", "dequeue")  # of batches as they are
+    if set(methods) != set(pair) or [len(methods[one]) for one in pair] != [1, 1]:
         return None
-    (enqueue,), (take,) = methods[puts[0]], methods[takes[0]]
-    made = file.statement_of(enqueue)
-    sized = ""
-    if takes[0] == "dequeue_many" and len(take.args) == 1:
-        # as the operation does, which leaves out what does not fill a batch
-        sized = f"{SIZED[puts[0]]}batch_size={file.source(take.args[0])}, "
-        sized += 'last_batch="drop", '
-    elif called(queue) != FIFO or puts[0] != "enqueue":
+    (enqueue,), (take,) = (methods[one] for one in pair)
+    many = pair[0] == "enqueue_many"
+    size, made = argument(take, "n", position=0) if many else None, file.statement_of(enqueue)
+    if (many and size is None) or (not many and called(queue) != FIFO) or None in closes:
         return None
     if not isinstance(made, ast.Assign) or made.value is not enqueue or not enqueue.args:
         return None
-    if not all(isinstance(one, ast.Expr) for one in closes):
-        return None
     given = enqueue.args[0]
     parts = given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given]
-    places = [path_of(one) for one in parts]
-    fed = [found for one in fillings_of(file) if (found := _fed_in(one, made, places)) is not None]
-    if len(fed) != 1:
+    fed = [_fed_in(one, made, list(map(path_of, parts))) for one in fillings_of(file)]
+    known = [one for one in fed if one is not None]
+    if len(known) != 1:
         return None
-    filling, put, values = fed[0]
-    return _FedQueue(*(file, filling, store, queue, made, put, values, places, take, sized, closes))
+    ends = [one for one in closes if one is not None]
+    return _FedQueue(*(file, known[0][0], store, queue, made, *known[0][1:], take, size, ends))
+
+
+def _run_of(file: SourceFile, close: ast.Call) -> ast.stmt | None:
+    """Return the statement that runs nothing but the end of a queue; None if another does."""
+    statement = file.statement_of(close)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return statement if isinstance(call, ast.Call) and call.args == [close] else None
 
 
 def _fed_in(
     filling: Filling, enqueue: ast.Assign, places: list[str]
-) -> tuple[Filling, ast.Expr, list[ast.expr]] | None:
+) -> tuple[Filling, ast.Expr, list[Pair]] | None:
     """Return the one run of a function that fills a queue, and what it feeds to these placeholders;
     None without one, or if others run the operation, too."""
     name = path_of(enqueue.targets[0])
@@ -177,19 +236,9 @@ def _fed_in(
         return None
     put, run = runs[0]
     known = {id(node) for one in (put, filling.start.statement) for node in ast.walk(one)}
-    if any(id(one) not in known for one in _loads(filling.file, name)):
+    if any(id(one) not in known for one in filling.file.loads(name)):
         return None
-    fed = {filling.outer(path_of(key)): value for key, value in fed_by(run) or ()}
+    fed = {filling.outer(path_of(key)): (key, value) for key, value in fed_by(run)}
     if not owner_of(run) or sorted(fed) != sorted(places):
         return None
     return filling, put, [fed[one] for one in places]
-
-
-def _loads(file: SourceFile, path: str) -> list[ast.Name | ast.Attribute]:
-    """Return the nodes that read a name, or an attribute of `self`, which others may read by the
-    name of their object."""
-    owner, _, name = path.rpartition(".")
-    if not owner:
-        return [one for one in file.loads() if isinstance(one, ast.Name) and one.id == name]
-    known = (one for one in file.loads() if isinstance(one, ast.Attribute) and one.attr == name)
-    return [one for one in known if path_of(one).partition(".")[0] not in file.modules]

@@ -178,6 +178,26 @@ def advanced(nodes: Iterable[ast.AST]) -> set[str]:
     return found - inner - {"", OWNER}
 
 
+def called_on(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the dotted names of the objects whose methods are called."""
+    calls = (one.func for one in below(nodes) if isinstance(one, ast.Call))
+    owners = (one.value for one in calls if isinstance(one, ast.Attribute))
+    found = {path_of(one) for one in owners if isinstance(one, (ast.Name, ast.Attribute))}
+    return found - {"", OWNER}
+
+
+def whole_paths(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the dotted names that are read, each to its end."""
+    known = list(below(nodes))
+    parts = {id(one.value) for one in known if isinstance(one, ast.Attribute)}
+    return {path_of(one) for one in known if id(one) not in parts} - {""}
+
+
+def touches(one: str, other: str) -> bool:
+    """Return True if one of two dotted names is, or holds, the other one."""
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
 def path_of(node: ast.AST) -> str:
     """Return the dotted name of a node; "" if it is none."""
     while isinstance(node, (ast.Subscript, ast.Starred)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -32,7 +32,8 @@ class Proposal:
 
     `instead`: other forms of the same change, to be tried if this one fails to run or makes other
     batches. `shows`: edits that show the batches of the loop, before and after the change, where no
-    hook sees them. `makes`: it says who makes the batches, so that one such change is enough.
+    hook sees them; `shows_before`: only before it. `makes`: it says who makes the batches, so that
+    one such change is enough.
     `rarer`: the script then does something less often, so that its user gets other results.
     `casts`: batches have another dtype on purpose. `reorders`: their order is another one, seen or
     not. `allows`: what its batches may be, of WORDS.
@@ -46,6 +47,7 @@ class Proposal:
     advice: Recommendation | None = None
     instead: tuple[Proposal, ...] = ()
     shows: tuple[Edit, ...] = ()
+    shows_before: tuple[Edit, ...] = ()
     makes: bool = False
     rarer: bool = False
     casts: bool = False
@@ -116,9 +118,11 @@ class PatchCase:
                 return file, int(line)
         return None
 
-    def is_told(self, file: SourceFile, *, by: ast.FunctionDef) -> bool:
+    def is_told(
+        self, file: SourceFile, *, by: ast.FunctionDef, besides: Set[str] = frozenset()
+    ) -> bool:
         """Return True if the function of the loop, or the file if it is in none, reads what a
-        function stores for it, such as a count."""
+        function stores for it, such as a count; `besides` what goes anyway."""
         at = self.loop_line()
         if at is None or at[0] is not file:
             return False
@@ -135,7 +139,7 @@ class PatchCase:
         inside = set(below((*calls, by)))
         names = (one for one in ast.walk(scope) if isinstance(one, ast.Name))
         reads = {one.id for one in names if one not in inside and isinstance(one.ctx, ast.Load)}
-        return bool((stored - file.modules) & reads)
+        return bool((stored - file.modules - besides) & reads)
 
     def file_named(self, name: str) -> SourceFile | None:
         """Return the file with this name in reports; None if there is none, or more than one."""

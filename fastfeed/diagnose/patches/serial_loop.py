@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,12 +13,15 @@ from fastfeed.diagnose.patches.names import (
     SCOPES,
     advanced,
     bound,
+    called_on,
     changed,
     leaves,
     own,
     path_of,
     read,
     read_first,
+    touches,
+    whole_paths,
 )
 from fastfeed.diagnose.patches.proposal import (
     ALIKE,
@@ -142,7 +145,9 @@ class MadeInput(NamedTuple):
         filled = changed(statements) - (written - needed)
         filled |= advanced(statements) & read(rest) - (written - needed)
         touched = set(bound(rest)) | (changed(rest) - file.modules) | advanced(rest)
-        taken_elsewhere = needed & touched
+        taken_elsewhere = needed & touched or _asked_elsewhere(
+            called_on(statements), [*rest, *_tests(loops)], but=file.modules | (written - needed)
+        )
         if not taken or filled & used or taken_elsewhere or _catches(file, loop):
             return None
         target = _targets(loop)
@@ -247,6 +252,18 @@ class MadeInput(NamedTuple):
                 break
             found = loop
         return found
+
+
+def _tests(loops: Iterable[Loop]) -> list[ast.AST]:
+    return [one.test for one in loops if isinstance(one, ast.While)]
+
+
+def _asked_elsewhere(owners: Set[str], nodes: Iterable[ast.AST], *, but: Set[str]) -> bool:
+    """Return True if nodes read an object whose methods make the input, but for those with these
+    names: what it says, such as a count of epochs, would be ahead."""
+    own_ones = [one for one in owners if one.partition(".")[0] not in but]
+    paths = whole_paths(nodes)
+    return any(touches(one, path) for one in own_ones for path in paths)
 
 
 def _heads(loop: Loop) -> list[ast.AST]:

@@ -97,10 +97,18 @@ class SourceFile:
         ]
         return sorted(found, key=lambda node: len(self.source(node)))
 
-    def loads(self) -> Iterator[ast.Name | ast.Attribute]:
-        """Yield the names and attributes that are read."""
-        nodes = (one for one in ast.walk(self.tree) if isinstance(one, (ast.Name, ast.Attribute)))
-        yield from (one for one in nodes if isinstance(one.ctx, ast.Load))
+    def loads(self, path: str) -> list[ast.Name | ast.Attribute]:
+        """Return the nodes that read a name, or an attribute of `self`, which others may read by
+        the name of their object."""
+        name, of_self = path.rpartition(".")[2], "." in path
+        found: list[ast.Name | ast.Attribute] = []
+        for one in ast.walk(self.tree):
+            if isinstance(one, ast.Name) and not of_self:
+                found += [one] * (one.id == name and isinstance(one.ctx, ast.Load))
+            elif isinstance(one, ast.Attribute) and of_self and one.attr == name:
+                known = getattr(one.value, "id", "") in self.modules
+                found += [one] * (not known and isinstance(one.ctx, ast.Load))
+        return found
 
     def around(self, line: int, *kinds: type[Statement]) -> list[Statement]:
         """Return the nodes of these kinds that contain a line, the innermost first."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.patches.datasets import is_endless, producer_words
 from fastfeed.diagnose.patches.names import (
     OWNER,
+    SCOPES,
     changed_outside,
     only_seeds,
     own,
@@ -58,14 +59,14 @@ class Filling(NamedTuple):
         return path_of(self.given[path]) if path in self.given else path
 
     def options(
-        self, case: PatchCase, *, besides: str
+        self, case: PatchCase, *, besides: Set[str]
     ) -> Iterator[tuple[str, Recommendation | None, tuple[str, ...]]]:
         """Yield the options of producers, the advice that names them, and what their batches may
-        be; `besides`: what the function changes for others anyway, its queue."""
+        be; `besides`: what the function changes for its queue, which goes."""
         several = bool(self.start.size)  # which share what they change by now
         endless = is_endless(self.function)
-        shared = changed_outside(self.function, modules=self.file.modules) - {besides}
-        told = case.is_told(self.file, by=self.function)
+        shared = changed_outside(self.function, modules=self.file.modules) - besides
+        told = case.is_told(self.file, by=self.function, besides=besides)
         words = dict(
             producer_words(case, copies=several or endless, apart=several or not shared, told=told)
         )
@@ -96,9 +97,8 @@ def fillings_of(file: SourceFile) -> Iterator[Filling]:
             continue
         function, given = started
         nodes = (node for one in function.body for node in own(one))
-        names = (n.attr if isinstance(n, ast.Attribute) else n.id for n in file.loads())
         target = next(one.value for one in call.keywords if one.arg == "target")
-        alone = [*names].count(function.name) == 1
+        alone = len(file.loads(path_of(target))) == 1
         if alone and not any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in nodes):
             yield Filling(file, function, start, given, path_of(target))
 
@@ -183,8 +183,10 @@ def _in_loop(
         return None
     inside = {id(node) for node in ast.walk(loop)}
     others = [one for one in loop.body if one is not statement]
-    loads = (one for one in ast.walk(file.tree) if getattr(one, "id", "") == name)
-    if any(id(one) not in inside for one in loads) or not all(
+    functions = (one for one in file.ancestors(loop) if isinstance(one, SCOPES))
+    scope = next(functions, file.tree)
+    loads = (one for one in own(scope) if isinstance(one, ast.Name) and one.id == name)
+    if any(id(one) not in inside for one in loads if isinstance(one.ctx, ast.Load)) or not all(
         _only_calls(one, name) or _collects(one, name) for one in others
     ):
         return None

@@ -14,7 +14,7 @@ from typing import Any
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.hooks.patches import Undo, patch
-from fastfeed.diagnose.prove.digests import Digests, is_number
+from fastfeed.diagnose.prove.digests import Digests, as_fed, is_number
 from fastfeed.diagnose.prove.short_epochs import ShortEpochs
 from fastfeed.steps.timeline import Loop, Timeline
 
@@ -32,7 +32,7 @@ class BatchLog(HookLog):
     Keras and sessions get, or that the script's copy shows.
 
     `fed`: what steps of a session are fed; `queued`: what threads feed to a queue of the graph;
-    `produced`: what a runner gives to its queue in the graph, before that shuffles.
+    `produced`: what producers give to a runner's queue in the graph, before it is cut or shuffled.
     """
 
     def __init__(self, most: int) -> None:
@@ -66,10 +66,9 @@ class BatchLog(HookLog):
         found.losses = self.losses[: self._most]
         if self.short is not None:
             found.shortened, found.shuffled = self.short.shortened, self.short.shuffled
-        # The script has ended; what feeds a queue or tf.data is ahead of what was taken.
-        ahead = (self.queued, self.produced, self.fitted)
-        main = threading.current_thread() is threading.main_thread()
-        found.ended = main and found not in ahead
+        # What feeds a queue or tf.data is ahead of what was taken, also when the script has ended.
+        found.ahead = found in (self.queued, self.produced, self.fitted)
+        found.ended = threading.current_thread() is threading.main_thread() and not found.ahead
         return found
 
 
@@ -141,23 +140,12 @@ def _watch_feeds(module: Any, log: HookLog, *, batches: BatchLog) -> Undo:
             if isinstance(feed_dict, dict) and feed_dict:
                 with lock:
                     fed = batches.fed if threading.get_ident() == main else batches.queued
-                    fed.add([_as_fed(*one) for one in feed_dict.items() if not is_number(one[1])])
+                    fed.add([as_fed(*one) for one in feed_dict.items() if not is_number(one[1])])
             return original(self, fetches, feed_dict, *args, **kwargs)
 
         return run
 
     return patch(module.BaseSession, "run", wrap=wrap)
-
-
-def _as_fed(key: Any, value: Any) -> Any:
-    """Return what a placeholder gets of a value: a session casts it to the dtype."""
-    import numpy as np  # not before the script, whose variables may limit its threads
-
-    dtype = getattr(getattr(key, "dtype", None), "as_numpy_dtype", None)
-    with contextlib.suppress(TypeError, ValueError):  # which the session says better
-        if dtype is not None and np.dtype(dtype).kind != "O":
-            return np.asarray(value, dtype)
-    return value
 
 
 def _watch_runners(module: Any, log: HookLog, *, digests: Digests) -> Undo:
@@ -166,17 +154,16 @@ def _watch_runners(module: Any, log: HookLog, *, digests: Digests) -> Undo:
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
         def init(self: Any, feed: Any, **options: Any) -> None:
-            original(self, feed, **options)
             order = feed._order
-            take = order.take
+            take_in = order._take_in
 
-            def taken() -> Any:
-                batch = take()
+            def taken(batch: Any, origin: Any) -> None:
                 if batch is not None:
                     digests.add(list(batch.leaves))
-                return batch
+                take_in(batch, origin)
 
-            order.take = taken
+            order._take_in = taken  # also the first one, which is looked at now
+            original(self, feed, **options)
 
         return init
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import zlib
 from collections import Counter
@@ -33,7 +34,7 @@ class Digests:
     has none. `epochs`: how many batches there were at each end of an epoch. `shortened`: epochs are
     shorter than those of the script. `shuffled`: random numbers decide the order of records, which
     was kept. `unknown`: what has no checksum, so that nothing can be said. `ended`: there were no
-    more.
+    more. `ahead`: it is not known if the script has taken the last ones.
     """
 
     def __init__(self, most: int = COMPARED_BATCHES) -> None:
@@ -43,7 +44,7 @@ class Digests:
         self.epochs: list[int] = []
         self.losses: list[float] = []
         self.unknown = ""
-        self.ended = self.shortened = self.shuffled = False
+        self.ended = self.ahead = self.shortened = self.shuffled = False
 
     @property
     def full(self) -> bool:
@@ -165,7 +166,8 @@ class _Pair:
     @property
     def ends_elsewhere(self) -> str:
         """What of one run ends where the other goes on; "" if nothing."""
-        if self.before.ended and self.count < len(self.after.leaves):
+        more = self.count < len(self.after.leaves) and not self.after.ahead
+        if self.before.ended and more:
             return f"there are more batches than the {self.count} of the script as it is"
         if self.after.ended and self.count < len(self.before.leaves):
             return f"there are {self.count} batches, and more of the script as it is"
@@ -280,6 +282,17 @@ def _leaves(batch: Any) -> list[Any]:
 def is_number(value: Any) -> bool:
     """Return True for a single number or text, such as a learning rate: it is no batch."""
     return isinstance(value, (int, float, str)) or getattr(value, "shape", None) == ()
+
+
+def as_fed(key: Any, value: Any) -> Any:
+    """Return what a placeholder gets of a value: a session casts it to the dtype."""
+    import numpy as np  # not before the script, whose variables may limit its threads
+
+    dtype = getattr(getattr(key, "dtype", None), "as_numpy_dtype", None)
+    with contextlib.suppress(TypeError, ValueError):  # which the session says better
+        if dtype is not None and np.dtype(dtype).kind != "O":
+            return np.asarray(value, dtype)
+    return value
 
 
 def _seen(leaf: Any) -> tuple[str, Any]:

@@ -283,7 +283,7 @@ class Search:
         """Compare the batches of a candidate with those of its base; return False if it is refused
         for them."""
         edits, shows, what = (*self.edits, *one.proposal.edits), one.proposal.shows, one.proposal
-        of_base = (*self.edits, *shows)
+        of_base = (*self.edits, *shows, *what.shows_before)
         before, after = self._digests_of_both(of_base, (*edits, *shows))
         if before is not None and after is None:
             one.why = NO_DIGESTS

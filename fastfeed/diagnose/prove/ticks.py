@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from threading import get_ident
+from threading import Lock, get_ident
 from time import perf_counter
 from typing import Any
 
-from fastfeed.diagnose.prove.digests import is_number
+from fastfeed.diagnose.prove.digests import as_fed, is_number
 from fastfeed.steps.recorder import site_of
 from fastfeed.steps.timeline import Step
 from fastfeed.steps.watch import watch
+
+_LOCK = Lock()  # several threads may fill a queue
 
 
 def tick() -> None:
@@ -33,4 +35,10 @@ def batch(made: tuple[Any, ...]) -> None:
     loop, are none."""
     digests = getattr(watch.log, "shown", None)
     if digests is not None and not all(map(is_number, made)):
-        digests.add(made)
+        with _LOCK:
+            digests.add(made)
+
+
+def fed(*pairs: tuple[Any, Any]) -> None:
+    """Take the checksum of a batch of placeholders and their values."""
+    batch(tuple(as_fed(key, value) for key, value in pairs))

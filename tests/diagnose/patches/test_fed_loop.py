@@ -11,6 +11,7 @@ from fastfeed.diagnose.patches.fed_loop import FedLoop
 from tests.diagnose.patches.patching import Script
 
 DIGITS = """\
+import numpy as np
 import tensorflow.compat.v1 as tf
 mnist = read_data_sets("MNIST_data", one_hot=True)
 x = tf.placeholder("float", [None, 784], name="pixels")
@@ -29,18 +30,19 @@ with tf.Session() as sess:
             sess.run(train_step, feed_dict={x: batch[0], y: batch[1], keep: 0.5})
 """
 FED = """\
+import numpy as np
 import tensorflow.compat.v1 as tf
 from fastfeed import FeedRunner
 mnist = read_data_sets("MNIST_data", one_hot=True)
 def make_batch():
     while True:
         batch = mnist.train.next_batch(50)
-        yield (batch[0], batch[1])
+        yield {values}
 
-feed_runner = FeedRunner(make_batch, {options})
+feed_runner = FeedRunner(make_batch, threads=1, shuffle=False)
 made_inputs = feed_runner.get_inputs()
-x = tf.identity(made_inputs[0], name="pixels")
-y = made_inputs[1]
+x = tf.placeholder_with_default(made_inputs[0], [None, 784], name="pixels")
+y = tf.placeholder_with_default(made_inputs[1], [None, 10])
 keep = tf.placeholder(tf.float32)
 train_step = network(x, y, keep)
 
@@ -54,7 +56,7 @@ with tf.Session() as sess:
                 print(i, sess.run(accuracy, {x: test.images, y: test.labels, keep: 1.0}))
             sess.run(train_step, feed_dict={keep: 0.5})
 """
-OPTIONS = 'threads=1, shuffle=False, dtypes=(tf.as_dtype("float"), tf.float32)'
+VALUES = '(np.array(batch[0], tf.as_dtype("float").as_numpy_dtype), np.array(batch[1], "float32"))'
 
 
 def digits(folder: Path, text: str = DIGITS) -> Script:
@@ -63,7 +65,7 @@ def digits(folder: Path, text: str = DIGITS) -> Script:
 
 
 def test_a_runner_gives_what_a_loop_feeds(tmp_path: Path) -> None:
-    assert digits(tmp_path).patched(FedLoop()) == FED.replace("{options}", OPTIONS)
+    assert digits(tmp_path).patched(FedLoop()) == FED.replace("{values}", VALUES)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +78,28 @@ def test_a_runner_gives_what_a_loop_feeds(tmp_path: Path) -> None:
         ('x = tf.placeholder("float"', 'x = tf.zeros("float"'),
         ("y = tf.placeholder", "x = y = tf.placeholder"),  # two names of one
         ("keep: 0.5}", "**rest}"),
+        ("[None, 784]", "[None, None]"),  # records of varying shape
+        ("import numpy as np\n", ""),
+        ("batch = mnist.train.next_batch(50)", "batch = next(mnist.train)"),  # which may end
+        # what the loop, or another one, asks of what the runner reads ahead of it
+        ("for i in range(1000):", "while mnist.train.epochs_completed < 3:"),
+        ("print(i, ", "print(mnist.train.images.shape, "),
+        ("with tf.S", "print(mnist.train.next_batch(9))\nwith tf.S"),
+        ("sess.run(train_step,", "i > 9 and sess.run(train_step,"),
+        (
+            "            if i % 100",
+            "            if i == 7:\n                continue\n            if i % 100",
+        ),
+        ("for epoch in range(3)", "for mnist in folds"),
     ],
 )
 def test_what_a_runner_cannot_give_is_fed_as_before(
     tmp_path: Path, before: str, after: str
 ) -> None:
     assert before in DIGITS
-    script = digits(tmp_path, DIGITS.replace(before, after))
+    text = DIGITS.replace(before, after)
+    loop = next(one for one in text.split("\n") if "sess.run(train_step" in one)
+    script = Script(tmp_path, text, kind="session", loop=loop).made_at("batch = ")
     assert script.proposals(FedLoop()) == []
 
 
@@ -90,6 +107,7 @@ def test_a_session_of_each_turn_keeps_its_feed_dict(tmp_path: Path) -> None:
     """A runner feeds one session."""
     text = dedent(
         """
+        import numpy as np
         data = load()
         x = tf.placeholder(tf.float32, [None, 2])
         for fold in range(5):
@@ -102,6 +120,8 @@ def test_a_session_of_each_turn_keeps_its_feed_dict(tmp_path: Path) -> None:
     script = Script(tmp_path, text, kind="session", loop="sess.run(train_step")
     script.made_at("draw(data)")
     assert script.proposals(FedLoop()) == []
-    inner = text.replace("for fold in range(5):\n    sess = tf.Session()", "if True:")
+    inner = text.replace(
+        "for fold in range(5):\n    sess = tf.Session()", "if True:\n    sess = tf.Session()"
+    )
     script = Script(tmp_path, inner, kind="session", loop="sess.run(train_step")
     assert "feed_runner.start(sess)" in script.made_at("draw(data)").patched(FedLoop())

@@ -11,6 +11,7 @@ from tests.diagnose.patches.patching import Script
 
 CUSTOM = """\
 import threading
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 
@@ -50,6 +51,7 @@ while True:
 """
 FED = """\
 import threading
+import numpy as np
 import tensorflow.compat.v1 as tf
 from fastfeed import FeedRunner, Shuffle
 
@@ -66,7 +68,7 @@ class CustomRunner:
 
     def thread_main(self, sess):
         for x, y in data_iterator():
-            yield (x, y)
+            yield (np.array(x, "float32"), np.array(y, "int64"))
 
     def start_threads(self, sess, n_threads=4):
         threads = []
@@ -82,9 +84,8 @@ while True:
     sess.run(train_op)
 """
 MADE = (
-    "FeedRunner(lambda worker: CustomRunner.thread_main(None, None), processes=2, batch_size=128, "
-    'last_batch="drop", shuffle=Shuffle(capacity=2000, min_after_dequeue=1000), '
-    "dtypes=(tf.float32, tf.int64))"
+    "FeedRunner(lambda worker: CustomRunner.thread_main(None, None), processes=2, epochs=1, "
+    'batch_size=128, last_batch="drop", shuffle=Shuffle(capacity=2000, min_after_dequeue=1000))'
 )
 
 
@@ -103,23 +104,35 @@ def test_the_runner_of_many_code_bases_becomes_a_feedrunner(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("before", "after", "made"),
     [
-        ("enqueue_many([self.dataX, self.dataY])", "enqueue([self.dataX, self.dataY])", "records"),
         ("RandomShuffleQueue", "FIFOQueue", "shuffle=False"),
-        ("dequeue_many(128)", "dequeue_many(n)", "batch_size=n"),
-        ("[tf.float32, tf.int64],", "KINDS,", ""),
-        ("[tf.float32, tf.int64],", '["float", "int64"],', 'tf.as_dtype("float"), "int64"'),
+        ("dequeue_many(128)", "dequeue_many(n=n)", "batch_size=n, last_batch"),
+        ("[tf.float32, tf.int64],", '["float", "int64"],', 'tf.as_dtype("float").as_numpy_dtype'),
+        ("RandomShuffleQueue", "FIFOQueue", "yield (np.array(x,"),
     ],
 )
 def test_what_the_queue_gives_the_runner_gives(
     tmp_path: Path, before: str, after: str, made: str
 ) -> None:
-    found = script_of(tmp_path, CUSTOM.replace(before, after)).patched(FedQueue())
-    (line,) = [one for one in found.split("\n") if "= FeedRunner(" in one]
-    assert made in line if made else "dtypes" not in line
+    assert made in script_of(tmp_path, CUSTOM.replace(before, after)).patched(FedQueue())
+
+
+def test_batches_that_are_queued_whole_stay_as_they_are(tmp_path: Path) -> None:
+    text = CUSTOM.replace("RandomShuffleQueue", "FIFOQueue").replace("_many(128)", "()")
+    found = script_of(tmp_path, text.replace("enqueue_many", "enqueue")).patched(FedQueue())
+    assert "processes=2, epochs=1, shuffle=False)" in found
+
+
+def test_the_end_of_the_data_ends_the_runner(tmp_path: Path) -> None:
+    """The loop then gets OutOfRangeError, as it would from a queue that is closed."""
+    end = "\n        sess.run(self.queue.close())\n\n    def start"
+    text = CUSTOM.replace("\n\n    def start", end)
+    found = script_of(tmp_path, text).patched(FedQueue())
+    assert "epochs=1" in found and "close" not in found and "stop()" not in found
 
 
 def test_one_component_is_one_tensor_and_the_end_stops_the_runner(tmp_path: Path) -> None:
     text = """\
+import numpy as np
 import tensorflow as tf
 
 
@@ -142,7 +155,7 @@ with tf.compat.v1.Session() as session:
     script = Script(tmp_path, text, kind="session", loop="session.run(train_op)")
     script.calls_of("Thread", ".start()").advised("processes", "2")
     found = script.patched(FedQueue())
-    assert "        yield (make(),)\n" in found
+    assert '        yield (np.array(make(), "float32"),)\n' in found
     assert "queue = FeedRunner(lambda worker: feed(None, None, None), processes=2, " in found
     assert "train_op = network(queue.get_inputs()[0])\n" in found
     assert "    queue.start(session)\n    while running():\n" in found
@@ -161,6 +174,14 @@ with tf.compat.v1.Session() as session:
         ("feed_dict={self.dataY: y, self.dataX: x}", "feed_dict=fed(x, y)"),
         ("        for x, y in data", "        yield\n        for x, y in data"),
         ("RandomShuffleQueue", "PaddingFIFOQueue"),
+        ("dtypes=[tf.float32, tf.int64],", "dtypes=KINDS,"),
+        ("self.queue.enqueue_many", "self.queue.enqueue"),  # of single records, which differ
+        ("while True:", "sess.run([runner.queue.close(), other])\nwhile True:"),
+        ("runner.start_threads", "for sess in sessions: runner.start_threads"),
+        (
+            "sess = tf",
+            "data_iterator = one\ndata_iterator = other\nsess = tf",
+        ),  # made of another one later
     ],
 )
 def test_a_queue_that_others_use_stays(tmp_path: Path, before: str, after: str) -> None:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fastfeed.diagnose.patches.names import own, path_of, read, read_first
+from fastfeed.diagnose.patches.names import LOOPS, OWNER, own, path_of, read, read_first
 from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal
 from fastfeed.diagnose.patches.session_graph import (
     Pair,
@@ -23,6 +23,7 @@ from fastfeed.diagnose.patches.session_graph import (
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.patches.started_workers import Filling, fillings_of
 
+ANY_LOOP = (*LOOPS, ast.While)
 FIFO, SHUFFLED = "FIFOQueue", "RandomShuffleQueue"
 
 
@@ -70,7 +71,7 @@ class _FedQueue(NamedTuple):
     pairs: list[Pair]  # that it feeds, in the order of the queue's components
     take: ast.Call  # `queue.dequeue_many(...)`
     size: ast.expr | None  # of what is taken; None for batches as they are put
-    closes: list[ast.stmt]
+    closes: list[tuple[str, ast.stmt]]  # its name there, and what ends it
 
     @property
     def gone(self) -> set[str]:
@@ -92,7 +93,7 @@ class _FedQueue(NamedTuple):
         # as dequeue_many does, which leaves out what does not fill a batch
         cut = f'batch_size={file.source(self.size)}, last_batch="drop", ' if self.size else ""
         values = self._values()
-        if not values or self._is_changed(source):
+        if not values or self._is_changed(source) or self._starts_again():
             return ()
         taken = f"{file.source(self.take.func.value)}.get_inputs()"
         taken += "[0]" if len(values) == 1 else ""
@@ -108,8 +109,8 @@ class _FedQueue(NamedTuple):
             file.replaced(filling.start.statement, begun),
             *(file.left_out(one) for one in filling.start.calls),
             *(
-                file.left_out(one) if one in inner else file.replaced(one, f"{name}.stop()")
-                for one in self.closes
+                file.left_out(end) if end in inner else file.replaced(end, f"{queue}.stop()")
+                for queue, end in self.closes
             ),
         ]
         return tuple(found) if None not in found else ()  # type: ignore[arg-type]
@@ -140,32 +141,38 @@ class _FedQueue(NamedTuple):
         return found if all(found) else []
 
     def _is_changed(self, source: str) -> bool:
-        """Return True if what the producers read is bound or changed after the queue is made, or if
-        the queue may be started more than once."""
-        file, start = self.file, self.filling.start.statement
-        parameters = {
-            one.arg for one in ast.walk(self.filling.function) if isinstance(one, ast.arg)
-        }
-        names = read_first(self.filling.function.body) - parameters
+        """Return True if what the producers read is bound or changed after the queue is made."""
+        file, function = self.file, self.filling.function
+        parameters = {one.arg for one in ast.walk(function) if isinstance(one, ast.arg)}
+        names = read_first(function.body) - parameters
         names |= read([ast.parse(source, mode="eval").body]) - {"worker"}
-        needed = {one.partition(".")[0] for one in names}
-        needed -= {one.partition(".")[0] for one in self.gone} | {"self"}
-        built, started = scope_of(file, self.store), scope_of(file, start)
-        besides = [self.filling.function, start, self.enqueue]
-        if is_changed(file, needed, scope=built, since=self.store, besides=besides):
-            return True
-        outer = built is not file.tree
-        if outer and is_changed(file, needed, scope=file.tree, since=None, besides=besides):
-            return True
-        loops = [one for one in file.ancestors(start) if isinstance(one, (ast.For, ast.While))]
+        gone = {OWNER, *(one.partition(".")[0] for one in self.gone)}
+        needed = {one.partition(".")[0] for one in names} - gone
+        besides = [function, self.filling.start.statement, self.enqueue]
+        scopes = {file.tree: None, scope_of(file, self.store): self.store}
+        return any(
+            is_changed(file, needed, scope=scope, since=since, besides=besides)
+            for scope, since in scopes.items()
+        )
+
+    def _starts_again(self) -> bool:
+        """Return True if the queue may be started more than once: a runner is not."""
+        file, start = self.file, self.filling.start.statement
+        started = scope_of(file, start)
+        loops = [one for one in file.ancestors(start) if isinstance(one, ANY_LOOP)]
         if any(self.store not in ast.walk(one) for one in loops if scope_of(file, one) is started):
             return True
-        if started is built or not isinstance(started, ast.FunctionDef):
+        if started is scope_of(file, self.store) or not isinstance(started, ast.FunctionDef):
             return False
-        calls = [one for one in ast.walk(file.tree) if getattr(one, "attr", "") == started.name]
-        calls += [one for one in ast.walk(file.tree) if getattr(one, "id", "") == started.name]
+        inner = set(ast.walk(started))
+        others = [one for one in ast.walk(file.tree) if one not in inner]
+        calls = [one for one in others if started.name in (_attribute(one), getattr(one, "id", ""))]
         around = (one for call in calls for one in file.ancestors(call))
-        return len(calls) > 1 or any(isinstance(one, (ast.For, ast.While)) for one in around)
+        return len(calls) > 1 or any(isinstance(one, ANY_LOOP) for one in around)
+
+
+def _attribute(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _queues_of(file: SourceFile) -> Iterator[_FedQueue]:
@@ -211,11 +218,13 @@ def _queue_of(file: SourceFile, store: ast.Assign, queue: ast.Call) -> _FedQueue
     return _FedQueue(*(file, known[0][0], store, queue, made, *known[0][1:], take, size, ends))
 
 
-def _run_of(file: SourceFile, close: ast.Call) -> ast.stmt | None:
-    """Return the statement that runs nothing but the end of a queue; None if another does."""
+def _run_of(file: SourceFile, close: ast.Call) -> tuple[str, ast.stmt] | None:
+    """Return the name of a queue and the statement that runs nothing but its end; None if another
+    does."""
     statement = file.statement_of(close)
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return statement if isinstance(call, ast.Call) and call.args == [close] else None
+    alone = isinstance(call, ast.Call) and call.args == [close]
+    return (owner_of(close), statement) if alone else None
 
 
 def _fed_in(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fastfeed.diagnose.patches.names import (
@@ -12,9 +12,12 @@ from fastfeed.diagnose.patches.names import (
     advanced,
     bound,
     called_on,
+    changed_outside,
     leaves,
+    path_of,
     read,
     read_first,
+    stored_outside,
 )
 from fastfeed.diagnose.patches.proposal import (
     ALIKE,
@@ -31,10 +34,13 @@ from fastfeed.diagnose.patches.session_graph import (
     array_of,
     fed_by,
     feed_dict,
+    followed,
     is_changed,
     names_in,
     owner_of,
     package_of,
+    reads_of,
+    repeats,
     scope_of,
     shown_as_fed,
     tuple_of,
@@ -59,15 +65,13 @@ class FedLoop:
         fed = _Fed.of(*found, line=at[1])
         if fed is None:
             return
-        shown = shown_as_fed(fed.file, fed.file.statement_of(fed.run), fed.pairs)
+        shown = shown_as_fed(fed.file, fed.run, (key for key, _ in fed.pairs))
         for kind, count, advice in producers_ahead(case, most=1):
             edits = fed.edits(f"{kind}={count}")
-            if edits and shown is not None:
+            if edits:
                 title = f"get_inputs() of {RUNNER}(..., {kind}={count}) in place of the feed_dict"
                 edits = (*case.runner_import(fed.file), *edits)
-                yield Proposal(
-                    title, edits, advice, shows_before=(shown,), makes=True, allows=ALIKE
-                )
+                yield Proposal(title, edits, advice, shows_before=shown, makes=True, allows=ALIKE)
 
 
 class _Fed(NamedTuple):
@@ -100,19 +104,11 @@ class _Fed(NamedTuple):
             return None
         first, values = min(known, key=lambda one: one.lineno), [value for _, value in pairs]
         around = [one for one in loops if scope_of(file, one) is scope]
-        inside = [one for one in around if first not in ast.walk(one)]
-        needed = _needed(made, values)
-        changed = is_changed(
-            file,
-            needed,
-            scope=scope,
-            since=first,
-            besides=made.statements,
-            owners=called_on(made.statements) - file.modules,
-        )
-        if changed or owner_of(run) in bound(inside) or not _only_fed(file, made, values):
+        if repeats(file, first) or owner_of(run) in bound(around):
             return None
-        return cls(file, inside[-1], made, run, pairs, known)
+        if _is_shared(file, made, values, first=first) or not _only_fed(file, made, values):
+            return None
+        return cls(file, around[-1], made, run, pairs, known)
 
     def edits(self, options: str) -> tuple[Edit, ...]:
         """Return the edits, none if the text does not allow them."""
@@ -198,10 +194,52 @@ def _always_runs(file: SourceFile, made: MadeInput, run: ast.Call) -> bool:
     return step in body and not leaves(body[first : body.index(step)])
 
 
-def _needed(made: MadeInput, values: list[ast.expr]) -> set[str]:
-    """Return the names that the input is made of."""
-    names = read_first(made.statements) | read(values)
-    return {name.partition(".")[0] for name in names} - set(bound(made.statements))
+def _is_shared(
+    file: SourceFile, made: MadeInput, values: list[ast.expr], *, first: ast.stmt
+) -> bool:
+    """Return True if others bind or change what the input is made of, after a statement, or ask the
+    objects and functions that make it for more."""
+    moved = [*made.statements, *values]
+    functions = followed(file, moved)
+    names = {name.partition(".")[0] for name in read_first(made.statements) | read(values)}
+    needed = names - set(bound(made.statements)) | {n for one in functions for n in reads_of(one)}
+    needed -= file.modules
+    owners = called_on(moved) - file.modules
+    if is_changed(
+        file,
+        needed,
+        scope=scope_of(file, first),
+        since=first,
+        besides=made.statements,
+        owners=owners,
+    ):
+        return True
+    others = (one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef))
+    for one in others:
+        changed = stored_outside(one) | changed_outside(one, modules=file.modules)
+        if changed & needed and one not in functions:
+            return True
+    inside = {id(node) for one in (*moved, *functions) for node in ast.walk(one)}
+    given = _arguments(node for one in moved for node in ast.walk(one)) - file.modules
+    return any(
+        _keeps_state(file, function) or _arguments([next(file.ancestors(node))]) & given
+        for function in functions
+        for node in file.loads(function.name)
+        if id(node) not in inside
+        if node.lineno > first.lineno or scope_of(file, node) is not scope_of(file, first)
+    )
+
+
+def _arguments(nodes: Iterable[ast.AST]) -> set[str]:
+    calls = (one for one in nodes if isinstance(one, ast.Call))
+    return {path_of(part) for one in calls for part in one.args} - {""}
+
+
+def _keeps_state(file: SourceFile, function: ast.FunctionDef) -> bool:
+    """Return True if a function changes something that its next call finds."""
+    outside = stored_outside(function) | changed_outside(function, modules=file.modules)
+    arguments = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    return bool(outside - arguments or advanced(function.body) - set(bound(function.body)))
 
 
 def _only_fed(file: SourceFile, made: MadeInput, values: list[ast.expr]) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fastfeed.diagnose.patches.names import LOOPS, OWNER, own, path_of, read, read_first
+from fastfeed.diagnose.patches.names import OWNER, own, path_of, read, read_first
 from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal
 from fastfeed.diagnose.patches.session_graph import (
     Pair,
@@ -14,8 +14,10 @@ from fastfeed.diagnose.patches.session_graph import (
     array_of,
     fed_by,
     is_changed,
+    own_names,
     owner_of,
     package_of,
+    repeats,
     scope_of,
     shown_as_fed,
     tuple_of,
@@ -23,7 +25,6 @@ from fastfeed.diagnose.patches.session_graph import (
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.patches.started_workers import Filling, fillings_of
 
-ANY_LOOP = (*LOOPS, ast.While)
 FIFO, SHUFFLED = "FIFOQueue", "RandomShuffleQueue"
 
 
@@ -41,10 +42,12 @@ class FedQueue:
             return
         (fed,) = found
         more = ["Shuffle"] * (called(fed.queue) == SHUFFLED)
-        shown = shown_as_fed(fed.file, fed.put, fed.pairs)
+        run = fed.put.value
+        assert isinstance(run, ast.Call)
+        shown = shown_as_fed(fed.file, run, (key for key, _ in fed.pairs))
         for words, advice, allows in fed.filling.options(case, besides=fed.gone):
             edits = fed.edits(words)
-            if edits and shown is not None:
+            if edits:
                 title = (
                     f"get_inputs() of {RUNNER}({fed.filling.name}, {words}) in place of the queue"
                 )
@@ -52,7 +55,7 @@ class FedQueue:
                     title,
                     (*case.runner_import(fed.file, *more), *edits),
                     advice,
-                    shows_before=(shown,),
+                    shows_before=shown,
                     makes=True,
                     reorders=bool(more or fed.filling.start.size),
                     allows=allows,
@@ -93,7 +96,8 @@ class _FedQueue(NamedTuple):
         # as dequeue_many does, which leaves out what does not fill a batch
         cut = f'batch_size={file.source(self.size)}, last_batch="drop", ' if self.size else ""
         values = self._values()
-        if not values or self._is_changed(source) or self._starts_again():
+        once = (self.store, self.take, filling.start.statement)  # as a runner is made and started
+        if not values or self._is_changed(source) or any(repeats(file, one) for one in once):
             return ()
         taken = f"{file.source(self.take.func.value)}.get_inputs()"
         taken += "[0]" if len(values) == 1 else ""
@@ -129,9 +133,8 @@ class _FedQueue(NamedTuple):
         not known."""
         position = 1 + (called(self.queue) == SHUFFLED)
         given = argument(self.queue, "dtypes", position=position)
-        several = isinstance(given, (ast.List, ast.Tuple))
         dtypes = given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given]
-        if len(dtypes) != len(self.pairs) or (several and None in dtypes):
+        if len(dtypes) != len(self.pairs):
             return []
         package = package_of(self.file, self.queue)
         found = [
@@ -146,6 +149,11 @@ class _FedQueue(NamedTuple):
         parameters = {one.arg for one in ast.walk(function) if isinstance(one, ast.arg)}
         names = read_first(function.body) - parameters
         names |= read([ast.parse(source, mode="eval").body]) - {"worker"}
+        if self.size is not None:  # it is read where the queue is made
+            names |= read([self.size])
+            inner, outer = scope_of(file, self.take), scope_of(file, self.store)
+            if inner is not outer and read([self.size]) & own_names(inner):
+                return True
         gone = {OWNER, *(one.partition(".")[0] for one in self.gone)}
         needed = {one.partition(".")[0] for one in names} - gone
         besides = [function, self.filling.start.statement, self.enqueue]
@@ -154,25 +162,6 @@ class _FedQueue(NamedTuple):
             is_changed(file, needed, scope=scope, since=since, besides=besides)
             for scope, since in scopes.items()
         )
-
-    def _starts_again(self) -> bool:
-        """Return True if the queue may be started more than once: a runner is not."""
-        file, start = self.file, self.filling.start.statement
-        started = scope_of(file, start)
-        loops = [one for one in file.ancestors(start) if isinstance(one, ANY_LOOP)]
-        if any(self.store not in ast.walk(one) for one in loops if scope_of(file, one) is started):
-            return True
-        if started is scope_of(file, self.store) or not isinstance(started, ast.FunctionDef):
-            return False
-        inner = set(ast.walk(started))
-        others = [one for one in ast.walk(file.tree) if one not in inner]
-        calls = [one for one in others if started.name in (_attribute(one), getattr(one, "id", ""))]
-        around = (one for call in calls for one in file.ancestors(call))
-        return len(calls) > 1 or any(isinstance(one, ANY_LOOP) for one in around)
-
-
-def _attribute(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _queues_of(file: SourceFile) -> Iterator[_FedQueue]:

@@ -145,13 +145,13 @@ class MadeInput(NamedTuple):
         filled = changed(statements) - (written - needed)
         filled |= advanced(statements) & read(rest) - (written - needed)
         touched = set(bound(rest)) | (changed(rest) - file.modules) | advanced(rest)
-        taken_elsewhere = needed & touched or _asked_elsewhere(
-            called_on(statements), [*rest, *_tests(loops)], but=file.modules | (written - needed)
-        )
-        if not taken or filled & used or taken_elsewhere or _catches(file, loop):
-            return None
         target = _targets(loop)
         apart = bool(read(statements) & target)
+        asked = not apart and _asked_elsewhere(
+            called_on(statements), [*rest, *_tests(loops)], but=file.modules | (written - needed)
+        )
+        if not taken or filled & used or needed & touched or asked or _catches(file, loop):
+            return None
         # an iteration that ends before them may guard them from its item
         early = leaves(body[: max(chosen)], by=(ast.Continue, ast.Break, ast.Return))
         if apart and (early or advanced(statements) & needed):
@@ -255,7 +255,8 @@ class MadeInput(NamedTuple):
 
 
 def _tests(loops: Iterable[Loop]) -> list[ast.AST]:
-    return [one.test for one in loops if isinstance(one, ast.While)]
+    """Return what decides how long loops, and those around them, go on."""
+    return [one.test for loop in loops for one in own(loop) if isinstance(one, (ast.While, ast.If))]
 
 
 def _asked_elsewhere(owners: Set[str], nodes: Iterable[ast.AST], *, but: Set[str]) -> bool:

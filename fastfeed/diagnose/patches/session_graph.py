@@ -4,19 +4,27 @@ when a graph is built."""
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Set
 
 from fastfeed.diagnose.patches.names import (
+    COMPREHENSIONS,
+    LOOPS,
     SCOPES,
+    SHARED_NAMES,
+    below,
     bound,
     called_on,
     changed,
+    own,
     path_of,
+    read_first,
     touches,
 )
 from fastfeed.diagnose.patches.proposal import SHOWING, imported_by
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Pair = tuple[ast.expr, ast.expr]  # of a feed_dict
 NUMPY_NAMES = ("float32", "float16", "float64", "int32", "int64", "uint8")  # as in TensorFlow
 
@@ -46,10 +54,12 @@ def fed_by(run: ast.Call) -> list[Pair]:
     return [(key, value) for key, value in zip(given.keys, given.values, strict=True) if key]
 
 
-def shown_as_fed(file: SourceFile, statement: ast.stmt, pairs: Iterable[Pair]) -> Edit | None:
-    """Return the edit that shows what a statement feeds, before it."""
-    parts = (f"({file.source(key)}, {file.source(value)})" for key, value in pairs)
-    return file.inserted(statement, [SHOWING.format(f"fed({', '.join(parts)})")])
+def shown_as_fed(file: SourceFile, run: ast.Call, keys: Iterable[ast.expr]) -> tuple[Edit, ...]:
+    """Return the edits that show what a run feeds to these placeholders."""
+    begin, end = file.span(feed_dict(run) or run)
+    places = "".join(f", {file.source(one)}" for one in keys)
+    before = Edit(file.name, begin, begin, SHOWING.format("fed("))
+    return before, Edit(file.name, end, end, f"{places})")
 
 
 def package_of(file: SourceFile, call: ast.Call) -> str:
@@ -88,16 +98,62 @@ def names_in(file: SourceFile, scope: ast.AST, name: str) -> list[ast.Name]:
     found = []
     for node in ast.walk(scope):
         if isinstance(node, ast.Name) and node.id == name:
-            inner = [one for one in file.ancestors(node) if isinstance(one, SCOPES)]
-            inner = inner[: inner.index(scope)] if scope in inner else inner
-            if not any(name in _own_names(one) for one in inner):
+            inner = itertools.takewhile(lambda one: one is not scope, file.ancestors(node))
+            if not any(name in own_names(one) for one in inner):
                 found.append(node)
     return found
 
 
-def _own_names(scope: ast.AST) -> set[str]:
-    arguments = (one.arg for one in ast.walk(scope) if isinstance(one, ast.arg))
-    return {*arguments, *bound(getattr(scope, "body", []) if hasattr(scope, "args") else [])}
+def own_names(node: ast.AST) -> set[str]:
+    """Return the names that belong to a function or comprehension."""
+    if isinstance(node, COMPREHENSIONS):
+        return set(bound(one.target for one in node.generators))
+    if not isinstance(node, (*FUNCTIONS, ast.Lambda)):
+        return set()
+    arguments = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+    body = node.body if isinstance(node, FUNCTIONS) else []
+    shared = (one for part in body for one in own(part) if isinstance(one, SHARED_NAMES))
+    return {*arguments, *bound(body)} - {name for one in shared for name in one.names}
+
+
+def repeats(file: SourceFile, node: ast.AST, seen: tuple[ast.AST, ...] = ()) -> bool:
+    """Return True if a node may run more than once: in a loop, or in a function that is called in
+    one, or by several calls."""
+    for one in file.ancestors(node):
+        if isinstance(one, (*LOOPS, ast.While, *COMPREHENSIONS, ast.Lambda)):
+            return True
+        if isinstance(one, FUNCTIONS):
+            owner = next(file.ancestors(one))
+            init = one.name == "__init__" and isinstance(owner, ast.ClassDef)
+            name = owner.name if init and isinstance(owner, ast.ClassDef) else one.name
+            inner = set(ast.walk(one))
+            calls = [
+                other
+                for other in ast.walk(file.tree)
+                if getattr(other, "attr", getattr(other, "id", "")) == name and other not in inner
+            ]
+            again = one in seen or len(calls) > 1
+            return again or any(repeats(file, call, (*seen, one)) for call in calls)
+    return False
+
+
+def followed(file: SourceFile, nodes: Iterable[ast.AST]) -> list[ast.FunctionDef]:
+    """Return the functions of a file that nodes call by name, and those that these call."""
+    found: list[ast.FunctionDef] = []
+    parts = list(nodes)
+    functions = [one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef)]
+    while parts:
+        calls = [one.func for one in below(parts) if isinstance(one, ast.Call)]
+        names = {one.id for one in calls if isinstance(one, ast.Name)}
+        parts = [one for one in functions if one.name in names and one not in found]
+        found += [one for one in parts if isinstance(one, ast.FunctionDef)]
+    return found
+
+
+def reads_of(function: ast.FunctionDef) -> set[str]:
+    """Return the names of others that a function reads."""
+    names = {name.partition(".")[0] for name in read_first(function.body)}
+    return names - {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
 
 
 def is_changed(
@@ -118,15 +174,23 @@ def is_changed(
             continue
         if scope_of(file, node) is not scope or (since and node.lineno <= since.lineno):
             continue
-        made, other = _bound_by(node), set[str]()
-        if not hasattr(node, "body"):  # whose statements come one by one
-            other = {one.partition(".")[0] for one in changed([node])} - file.modules
-            if since and any(touches(a, b) for a in owners for b in called_on([node])):
-                return True
+        # of a block, whose statements come one by one, only the head
+        parts = _head_of(node) if hasattr(node, "body") else [node]
+        made = _bound_by(node) | set(bound(_head_of(node)))
+        other = {one.partition(".")[0] for one in changed(parts)} - file.modules
+        if since and any(touches(a, b) for a in owners for b in called_on(parts)):
+            return True
         if other & names or made & (names if since else seen):
             return True
         seen |= made & names
     return False
+
+
+def _head_of(node: ast.AST) -> list[ast.AST]:
+    if isinstance(node, (ast.With, ast.AsyncWith)):
+        return [one.context_expr for one in node.items]
+    found = (getattr(node, name, None) for name in ("test", "iter", "subject"))
+    return [one for one in found if isinstance(one, ast.AST)]
 
 
 def _bound_by(node: ast.AST) -> set[str]:
@@ -137,7 +201,7 @@ def _bound_by(node: ast.AST) -> set[str]:
         return {one.asname or one.name.partition(".")[0] for one in node.names}
     if isinstance(node, ast.ExceptHandler):
         return {node.name or ""}
-    if isinstance(node, (ast.For, ast.AsyncFor)):
+    if isinstance(node, LOOPS):
         return set(bound([node.target]))
     if isinstance(node, (ast.With, ast.AsyncWith)):
         return set(bound(one.optional_vars for one in node.items if one.optional_vars))

@@ -285,7 +285,7 @@ class Search:
         edits, shows, what = (*self.edits, *one.proposal.edits), one.proposal.shows, one.proposal
         of_base = (*self.edits, *shows, *what.shows_before)
         before, after = self._digests_of_both(of_base, (*edits, *shows))
-        if before is not None and after is None:
+        if (before is not None and after is None) or (before is None and what.shows_before):
             one.why = NO_DIGESTS
             return False
         if before is None or after is None:

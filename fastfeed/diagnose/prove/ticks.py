@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from threading import Lock, get_ident
 from time import perf_counter
 from typing import Any
@@ -39,6 +40,7 @@ def batch(made: tuple[Any, ...]) -> None:
             digests.add(made)
 
 
-def fed(*pairs: tuple[Any, Any]) -> None:
-    """Take the checksum of a batch of placeholders and their values."""
-    batch(tuple(as_fed(key, value) for key, value in pairs))
+def fed(values: Mapping[Any, Any], *keys: Any) -> Mapping[Any, Any]:
+    """Return a feed_dict; take the checksum of what these placeholders get from it."""
+    batch(tuple(as_fed(key, values[key]) for key in keys))
+    return values

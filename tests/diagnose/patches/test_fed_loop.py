@@ -59,6 +59,22 @@ with tf.Session() as sess:
 VALUES = '(np.array(batch[0], tf.as_dtype("float").as_numpy_dtype), np.array(batch[1], "float32"))'
 
 
+STATE = """
+def more(n):
+    global at
+    at += n
+    return rows[at - n : at]
+def more_of(rng):
+    return rng.random(4)
+def drawn():
+    return rows[rng.integers(9)]
+def shuffle():
+    rows.sort()
+def late():
+    return more(9), more_of(rng)
+"""
+
+
 def digits(folder: Path, text: str = DIGITS) -> Script:
     script = Script(folder, text, kind="session", loop="sess.run(train_step, feed")
     return script.made_at("mnist.train.next_batch")
@@ -91,16 +107,48 @@ def test_a_runner_gives_what_a_loop_feeds(tmp_path: Path) -> None:
             "            if i == 7:\n                continue\n            if i % 100",
         ),
         ("for epoch in range(3)", "for mnist in folds"),
+        (
+            "    for epoch in range(3):",
+            "    for epoch in range(3):\n        if mnist.train.ends: break",
+        ),
+        ("with tf.S", "if mnist.train.shuffle(): pass\nwith tf.S"),
+        ("mnist.train.next_batch(50)", "more(50)"),  # and others ask it for more, or change it
+        ("mnist.train.next_batch(50)", "more_of(rng)"),
+        ("mnist.train.next_batch(50)", "drawn()"),
     ],
 )
 def test_what_a_runner_cannot_give_is_fed_as_before(
     tmp_path: Path, before: str, after: str
 ) -> None:
     assert before in DIGITS
-    text = DIGITS.replace(before, after)
+    text = DIGITS.replace(before, after).replace("\nmnist", f"{STATE}\nmnist", 1)
     loop = next(one for one in text.split("\n") if "sess.run(train_step" in one)
     script = Script(tmp_path, text, kind="session", loop=loop).made_at("batch = ")
     assert script.proposals(FedLoop()) == []
+
+
+def test_functions_and_lambdas_with_the_same_names_change_nothing(tmp_path: Path) -> None:
+    more = "f = lambda x, batch: x + batch[0]\nrows = [x for x in range(3)]\n"
+    text = DIGITS.replace(
+        "mnist = read", f"{more}def g(x):\n    x = x + 1\n    return x\nmnist = read"
+    )
+    found = digits(tmp_path, text).patched(FedLoop())
+    assert found.count("placeholder_with_default") == 2
+
+
+@pytest.mark.parametrize("head", ["for lr in rates:", "def train(lr):"])
+def test_a_model_that_is_built_more_than_once_keeps_its_feed_dict(
+    tmp_path: Path, head: str
+) -> None:
+    """What a first runner has read ahead, the second one would not get."""
+    begin = DIGITS.index("x = tf.pl")
+    inner = "".join(f"    {line}\n" for line in DIGITS[begin:].split("\n"))
+    text = f"{DIGITS[:begin]}{head}\n{inner}" + "train(1)\ntrain(2)\n" * head.startswith("def")
+    script = Script(tmp_path, text, kind="session", loop="sess.run(train_step, feed")
+    assert script.made_at("mnist.train.next").proposals(FedLoop()) == []
+    once = text.replace("train(2)\n", "").replace("for lr in rates:", "if True:")
+    script = Script(tmp_path, once, kind="session", loop="sess.run(train_step, feed")
+    assert len(script.made_at("mnist.train.next").proposals(FedLoop())) == 2
 
 
 def test_a_session_of_each_turn_keeps_its_feed_dict(tmp_path: Path) -> None:

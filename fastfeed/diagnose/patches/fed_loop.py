@@ -37,6 +37,7 @@ from fastfeed.diagnose.patches.session_graph import (
     followed,
     is_changed,
     names_in,
+    own_names,
     owner_of,
     package_of,
     reads_of,
@@ -222,7 +223,8 @@ def _is_shared(
     inside = {id(node) for one in (*moved, *functions) for node in ast.walk(one)}
     given = _arguments(node for one in moved for node in ast.walk(one)) - file.modules
     return any(
-        _keeps_state(file, function) or _arguments([next(file.ancestors(node))]) & given
+        _keeps_state(file, function)
+        or _arguments([next(file.ancestors(node))]) & given - own_names(scope_of(file, node))
         for function in functions
         for node in file.loads(function.name)
         if id(node) not in inside

@@ -60,7 +60,7 @@ def proposals_of(case: PatchCase) -> Iterator[Proposal]:
     found: dict[tuple[Edit, ...], Proposal] = {}
     ranks: dict[tuple[Edit, ...], int] = {}  # among the proposals of the same patch
     for patch in PATCHES:
-        for rank, one in enumerate(patch.proposals(case)):
+        for rank, one in enumerate(_proposals_or_none(case, patch)):
             forms = [form for form in (one, *one.instead) if _is_python(case, form)]
             if forms:
                 found.setdefault(forms[0].edits, replace(forms[0], instead=tuple(forms[1:])))
@@ -72,6 +72,15 @@ def proposals_of(case: PatchCase) -> Iterator[Proposal]:
         return ranks[one.edits], -(one.advice.predicted_speedup if one.advice else most)
 
     yield from sorted(found.values(), key=promise)
+
+
+def _proposals_or_none(case: PatchCase, patch: Patch) -> list[Proposal]:
+    """Return the changes of a patch. A text that it cannot read keeps no other one from its try."""
+    try:
+        return list(patch.proposals(case))
+    except Exception as error:
+        case.note_failure(patch, error)
+        return []
 
 
 def _is_python(case: PatchCase, form: Proposal) -> bool:

@@ -79,7 +79,13 @@ class PatchCase:
         self.diagnosis = diagnosis
         self.files = files
         self.script = script  # the full name of the file that runs, "" for another form
+        self.failed: list[str] = []  # patches that could not read the files, and why
         self._calls = calls
+
+    def note_failure(self, patch: Patch, error: Exception) -> None:
+        """Note that a patch could not read the files."""
+        what = f"{type(error).__name__}: {error}"
+        self.failed.append(f"{type(patch).__name__}: it cannot read this script ({what})")
 
     @property
     def cores(self) -> int:

@@ -131,6 +131,7 @@ def prove(
         untried += [
             f"{one.title}: your script would do it less often (--also-rarer)" for one in shown
         ]
+        untried += case.failed
         proof = _proof(search, untried=untried, files=files, base=workspace.base, seconds=took_s)
         if not proof.diff and not code:
             code = EXIT_NOTHING

@@ -236,6 +236,27 @@ def test_a_change_that_is_no_python_is_not_proposed(
     assert list(proposals_of(script.case())) == [right]
 
 
+def test_a_patch_that_cannot_read_a_script_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Blind:
+        def proposals(self, case: PatchCase) -> Iterator[Proposal]:
+            yield Proposal("one", ())
+            raise IndexError("line 7")
+
+    right = Proposal("right", (Edit(str(tmp_path / "train.py"), 0, 0, "pass\n"),))
+
+    class Right:
+        def proposals(self, case: PatchCase) -> Iterator[Proposal]:
+            yield right
+
+    patches = (Blind(), Right())
+    monkeypatch.setattr(catalogue, "PATCHES", patches)
+    case = Script(tmp_path, "for x in y:\n    pass\n", kind="sampled", loop="for").case()
+    assert list(proposals_of(case)) == [right]
+    assert case.failed == ["Blind: it cannot read this script (IndexError: line 7)"]
+
+
 def test_the_first_of_each_patch_comes_before_the_second_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

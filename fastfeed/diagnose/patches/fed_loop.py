@@ -27,7 +27,7 @@ from fastfeed.diagnose.patches.proposal import (
     fresh,
     producers_ahead,
 )
-from fastfeed.diagnose.patches.serial_loop import Loop, MadeInput, made_in_loop
+from fastfeed.diagnose.patches.serial_loop import MadeInput, made_in_loop
 from fastfeed.diagnose.patches.session_graph import (
     Pair,
     argument,
@@ -61,12 +61,13 @@ class FedLoop:
 
     def proposals(self, case: PatchCase) -> Iterator[Proposal]:
         seen, found, at = case.diagnosis.evidence.loop, made_in_loop(case), case.loop_line()
-        if seen is None or seen.kind != "session" or found is None or at is None:
+        made = found[2] if found is not None else None
+        if seen is None or seen.kind != "session" or made is None or at is None:
             return
-        fed = _Fed.of(*found, line=at[1])
+        fed = _Fed.of(made, line=at[1])
         if fed is None:
             return
-        shown = shown_as_fed(fed.file, fed.run, (key for key, _ in fed.pairs))
+        shown = shown_as_fed(fed.file, fed.run, keys=(key for key, _ in fed.pairs))
         for kind, count, advice in producers_ahead(case, most=1):
             edits = fed.edits(f"{kind}={count}")
             if edits:
@@ -86,28 +87,27 @@ class _Fed(NamedTuple):
     stores: list[ast.Assign]  # of the placeholders
 
     @classmethod
-    def of(
-        cls, file: SourceFile, loops: list[Loop], made: MadeInput | None, *, line: int
-    ) -> _Fed | None:
+    def of(cls, made: MadeInput, *, line: int) -> _Fed | None:
         """Return the run at a line; None without one, or if its input cannot move before the
         placeholders."""
+        file, loops = made.file, made.loops
         calls = [one for one in file.calls_at(line, "run") if one.args and owner_of(one)]
-        if made is None or made.apart or made.carried or not calls:
+        if made.apart or made.carried or not calls:
             return None
         run, scope = calls[0], scope_of(file, loops[0])
         pairs = [one for one in fed_by(run) if read([one[1]]) & set(made.taken)]
-        stores = [_placeholder(file, key, scope) for key, _ in pairs]
+        stores = [_placeholder(file, key, scope=scope) for key, _ in pairs]
         known = [one for one in stores if one is not None]
         if not known or len(known) != len(stores) or len(set(known)) != len(known):
             return None
         # The end of an iterator would come from a producer.
-        if advanced(made.statements) or not _always_runs(file, made, run):
+        if advanced(made.statements) or not _always_runs(made, run):
             return None
         first, values = min(known, key=lambda one: one.lineno), [value for _, value in pairs]
         around = [one for one in loops if scope_of(file, one) is scope]
         if repeats(file, first) or owner_of(run) in bound(around):
             return None
-        if _is_shared(file, made, values, first=first) or not _only_fed(file, made, values):
+        if _is_shared(made, values, first=first) or not _only_fed(made, values):
             return None
         return cls(file, around[-1], made, run, pairs, known)
 
@@ -116,7 +116,9 @@ class _Fed(NamedTuple):
         file, first = self.file, min(self.stores, key=lambda one: one.lineno)
         lines = file.lines_of(self.made.statements)
         values = [
-            array_of(file, value, dtype=_given(store, "dtype", 0), package=_package(file, store))
+            array_of(
+                file, value, dtype=_given(store, "dtype", position=0), package=_package(file, store)
+            )
             for (_, value), store in zip(self.pairs, self.stores, strict=True)
         ]
         if lines is None or "" in values:
@@ -136,7 +138,7 @@ class _Fed(NamedTuple):
             self._without_pairs(),
         ]
         for number, store in enumerate(self.stores):
-            shape, name = _given(store, "shape", 1), _given(store, "name", 2)
+            shape, name = _given(store, "shape", position=1), _given(store, "name", position=2)
             if shape is None or not _is_fixed(shape):
                 return ()
             called_as = f", name={file.source(name)}" if name is not None else ""
@@ -155,12 +157,12 @@ class _Fed(NamedTuple):
         return self.file.replaced(given, f"{{{text}}}")
 
 
-def _placeholder(file: SourceFile, key: ast.expr, scope: ast.AST) -> ast.Assign | None:
+def _placeholder(file: SourceFile, key: ast.expr, *, scope: ast.AST) -> ast.Assign | None:
     """Return the statement of a function or file that makes a placeholder and names it; None for
     another tensor, and for a name that is bound once more."""
     if not isinstance(key, ast.Name):
         return None
-    names = names_in(file, scope, key.id)
+    names = names_in(file, scope, name=key.id)
     stores = [one for one in names if not isinstance(one.ctx, ast.Load)]
     made = file.statement_of(stores[0]) if len(stores) == 1 else None
     if not isinstance(made, ast.Assign) or made.targets != stores:
@@ -169,7 +171,7 @@ def _placeholder(file: SourceFile, key: ast.expr, scope: ast.AST) -> ast.Assign 
     return made if isinstance(call, ast.Call) and called(call) == "placeholder" else None
 
 
-def _given(store: ast.Assign, name: str, position: int) -> ast.expr | None:
+def _given(store: ast.Assign, name: str, *, position: int) -> ast.expr | None:
     assert isinstance(store.value, ast.Call)
     return argument(store.value, name, position=position)
 
@@ -186,21 +188,20 @@ def _is_fixed(shape: ast.expr) -> bool:
     return not any(isinstance(one, ast.Constant) and one.value is None for one in shape.elts[1:])
 
 
-def _always_runs(file: SourceFile, made: MadeInput, run: ast.Call) -> bool:
+def _always_runs(made: MadeInput, run: ast.Call) -> bool:
     """Return True if each iteration that makes a batch runs the step, too."""
-    body, step = made.loops[0].body, file.statement_of(run)
+    file, body = made.file, made.loops[0].body
+    step = file.statement_of(run)
     first = min(body.index(one) for one in made.statements)
     if any(isinstance(one, PERHAPS) and step in file.ancestors(one) for one in file.ancestors(run)):
         return False
     return step in body and not leaves(body[first : body.index(step)])
 
 
-def _is_shared(
-    file: SourceFile, made: MadeInput, values: list[ast.expr], *, first: ast.stmt
-) -> bool:
+def _is_shared(made: MadeInput, values: list[ast.expr], *, first: ast.stmt) -> bool:
     """Return True if others bind or change what the input is made of, after a statement, or ask the
     objects and functions that make it for more."""
-    moved = [*made.statements, *values]
+    file, moved = made.file, [*made.statements, *values]
     functions = followed(file, moved)
     names = {name.partition(".")[0] for name in read_first(made.statements) | read(values)}
     needed = names - set(bound(made.statements)) | {n for one in functions for n in reads_of(one)}
@@ -244,9 +245,9 @@ def _keeps_state(file: SourceFile, function: ast.FunctionDef) -> bool:
     return bool(outside - arguments or advanced(function.body) - set(bound(function.body)))
 
 
-def _only_fed(file: SourceFile, made: MadeInput, values: list[ast.expr]) -> bool:
+def _only_fed(made: MadeInput, values: list[ast.expr]) -> bool:
     """Return True if nothing but the values of the feed_dict reads what the loop makes."""
     inside = {id(node) for one in (*made.statements, *values) for node in ast.walk(one)}
-    scope = scope_of(file, made.loops[0])
-    names = (one for name in made.taken for one in names_in(file, scope, name))
+    file, scope = made.file, scope_of(made.file, made.loops[0])
+    names = (one for name in made.taken for one in names_in(file, scope, name=name))
     return all(id(one) in inside for one in names if isinstance(one.ctx, ast.Load))

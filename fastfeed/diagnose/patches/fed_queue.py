@@ -44,7 +44,7 @@ class FedQueue:
         more = ["Shuffle"] * (called(fed.queue) == SHUFFLED)
         run = fed.put.value
         assert isinstance(run, ast.Call)
-        shown = shown_as_fed(fed.file, run, (key for key, _ in fed.pairs))
+        shown = shown_as_fed(fed.file, run, keys=(key for key, _ in fed.pairs))
         for words, advice, allows in fed.filling.options(case, besides=fed.gone):
             edits = fed.edits(words)
             if edits:
@@ -170,12 +170,12 @@ def _queues_of(file: SourceFile) -> Iterator[_FedQueue]:
         if isinstance(store, ast.Assign) and len(store.targets) == 1:
             queue = store.value
             if isinstance(queue, ast.Call) and called(queue) in (FIFO, SHUFFLED):
-                found = _queue_of(file, store, queue)
+                found = _queue_of(file, store, queue=queue)
                 if found is not None:
                     yield found
 
 
-def _queue_of(file: SourceFile, store: ast.Assign, queue: ast.Call) -> _FedQueue | None:
+def _queue_of(file: SourceFile, store: ast.Assign, *, queue: ast.Call) -> _FedQueue | None:
     """Return a queue with what uses it; None if it is used in another way."""
     methods: dict[str, list[ast.Call]] = {}
     for use in file.loads(path_of(store.targets[0])):
@@ -199,7 +199,7 @@ def _queue_of(file: SourceFile, store: ast.Assign, queue: ast.Call) -> _FedQueue
         return None
     given = enqueue.args[0]
     parts = given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given]
-    fed = [_fed_in(one, made, list(map(path_of, parts))) for one in fillings_of(file)]
+    fed = [_fed_in(one, made, places=list(map(path_of, parts))) for one in fillings_of(file)]
     known = [one for one in fed if one is not None]
     if len(known) != 1:
         return None
@@ -217,7 +217,7 @@ def _run_of(file: SourceFile, close: ast.Call) -> tuple[str, ast.stmt] | None:
 
 
 def _fed_in(
-    filling: Filling, enqueue: ast.Assign, places: list[str]
+    filling: Filling, enqueue: ast.Assign, *, places: list[str]
 ) -> tuple[Filling, ast.Expr, list[Pair]] | None:
     """Return the one run of a function that fills a queue, and what it feeds to these placeholders;
     None without one, or if others run the operation, too."""

@@ -54,7 +54,7 @@ def fed_by(run: ast.Call) -> list[Pair]:
     return [(key, value) for key, value in zip(given.keys, given.values, strict=True) if key]
 
 
-def shown_as_fed(file: SourceFile, run: ast.Call, keys: Iterable[ast.expr]) -> tuple[Edit, ...]:
+def shown_as_fed(file: SourceFile, run: ast.Call, *, keys: Iterable[ast.expr]) -> tuple[Edit, ...]:
     """Return the edits that show what a run feeds to these placeholders."""
     begin, end = file.span(feed_dict(run) or run)
     places = "".join(f", {file.source(one)}" for one in keys)
@@ -93,7 +93,7 @@ def scope_of(file: SourceFile, node: ast.AST) -> ast.AST:
     return next((one for one in file.ancestors(node) if isinstance(one, SCOPES)), file.tree)
 
 
-def names_in(file: SourceFile, scope: ast.AST, name: str) -> list[ast.Name]:
+def names_in(file: SourceFile, scope: ast.AST, *, name: str) -> list[ast.Name]:
     """Return the nodes that mean the name of a function or file, also in functions within it."""
     found = []
     for node in ast.walk(scope):
@@ -116,7 +116,7 @@ def own_names(node: ast.AST) -> set[str]:
     return {*arguments, *bound(body)} - {name for one in shared for name in one.names}
 
 
-def repeats(file: SourceFile, node: ast.AST, seen: tuple[ast.AST, ...] = ()) -> bool:
+def repeats(file: SourceFile, node: ast.AST, *, seen: tuple[ast.AST, ...] = ()) -> bool:
     """Return True if a node may run more than once: in a loop, or in a function that is called in
     one, or by several calls."""
     for one in file.ancestors(node):
@@ -133,7 +133,7 @@ def repeats(file: SourceFile, node: ast.AST, seen: tuple[ast.AST, ...] = ()) -> 
                 if getattr(other, "attr", getattr(other, "id", "")) == name and other not in inner
             ]
             again = one in seen or len(calls) > 1
-            return again or any(repeats(file, call, (*seen, one)) for call in calls)
+            return again or any(repeats(file, call, seen=(*seen, one)) for call in calls)
     return False
 
 

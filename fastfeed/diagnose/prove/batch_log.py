@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,7 @@ def watch_batches(log: BatchLog) -> None:
         hooks.add(module, functools.partial(_watch_adapter, digests=log.fitted))
     hooks.add("tensorflow.python.client.session", functools.partial(_watch_feeds, batches=log))
     taken = functools.partial(_watch_runners, digests=log.produced)
-    hooks.add("fastfeed.sinks.session_queue", taken)
+    hooks.add("fastfeed.runner.stream", taken)
     hooks.add("torch._tensor", functools.partial(_watch_backward, losses=log.losses))
     hooks.add(
         "keras.src.callbacks.callback_list", functools.partial(_watch_logs, losses=log.losses)
@@ -149,25 +150,44 @@ def _watch_feeds(module: Any, log: HookLog, *, batches: BatchLog) -> Undo:
 
 
 def _watch_runners(module: Any, log: HookLog, *, digests: Digests) -> Undo:
-    """Take the checksums of what runners give to their queues in the graph."""
+    """Take the checksums of what producers give to the queues of runners in the graph."""
+    stages: weakref.WeakSet[Any] = weakref.WeakSet()  # of feeds that sessions have
+    begins: list[bool] = []  # while such a feed is made
 
-    def wrap(original: Any) -> Any:
+    def for_session(original: Any) -> Any:
         @functools.wraps(original)
-        def init(self: Any, feed: Any, **options: Any) -> None:
-            order = feed._order
-            take_in = order._take_in
+        def make(self: Any) -> Any:
+            begins.append(True)
+            try:
+                return original(self)
+            finally:
+                begins.clear()
 
-            def taken(batch: Any, origin: Any) -> None:
-                if batch is not None:
-                    digests.add(list(batch.leaves))
-                take_in(batch, origin)
+        return make
 
-            order._take_in = taken  # also the first one, which is looked at now
-            original(self, feed, **options)
+    def init(original: Any) -> Any:
+        @functools.wraps(original)
+        def make(self: Any, *args: Any) -> None:
+            original(self, *args)
+            if begins:
+                stages.add(self)
 
-        return init
+        return make
 
-    return patch(module.SessionQueue, "__init__", wrap=wrap)
+    def take_in(original: Any) -> Any:
+        @functools.wraps(original)
+        def take(self: Any, batch: Any, origin: Any) -> None:
+            if batch is not None and self in stages:
+                digests.add(list(batch.leaves))
+            original(self, batch, origin)
+
+        return take
+
+    undo = contextlib.ExitStack()
+    undo.callback(patch(module.Stream, "for_session", wrap=for_session))
+    undo.callback(patch(module.CutStage, "__init__", wrap=init))
+    undo.callback(patch(module.CutStage, "_take_in", wrap=take_in))
+    return undo.close
 
 
 def _watch_backward(module: Any, log: HookLog, *, losses: list[float]) -> Undo:

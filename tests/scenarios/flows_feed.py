@@ -20,16 +20,17 @@ train_op = v1.train.GradientDescentOptimizer(1e-4).minimize(loss)
 
 with v1.Session() as session:
     session.run(v1.global_variables_initializer())
-    clock = Clock(args)
+    clock, number = Clock(args), 0
     while clock.running():
         if args.variant == "free":
             session.run(train_op)
         elif args.variant == "seen":
             clock.asked()
-            batch = np.asarray(batches[clock.steps % 2], np.float32)
+            batch = np.asarray(batches[number % 2], np.float32)
             clock.got()
             session.run(train_op, feed_dict={x_in: batch})
         else:
-            session.run(train_op, feed_dict={x_in: batches[clock.steps % 2]})
+            session.run(train_op, feed_dict={x_in: batches[number % 2]})
         clock.step()
+        number += 1
     clock.report()

@@ -19,6 +19,7 @@ from fastfeed.diagnose.patches.generator_body import GeneratorBody
 from fastfeed.diagnose.patches.generator_call import GeneratorCall
 from fastfeed.diagnose.patches.graph_queue import QueueThreads
 from fastfeed.diagnose.patches.handmade_queue import HandmadeQueue
+from fastfeed.diagnose.patches.image_operations import ImageOperations
 from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderStart, LoaderWorkers
 from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
 from fastfeed.diagnose.patches.proposal import Patch, PatchCase, Proposal
@@ -33,6 +34,7 @@ PATCHES: tuple[Patch, ...] = (
     LoaderWorkers(),
     LoaderStart(),
     RunnerOptions(),
+    ImageOperations(),
     FittedInput(),
     GeneratorDataset(),
     ParallelMaps(),

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fastfeed.diagnose.patches.names import OWNER, own, path_of, read, read_first
+from fastfeed.diagnose.patches.names import OWNER, last_of, own, path_of, read, read_first
 from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal
 from fastfeed.diagnose.patches.session_graph import (
     Pair,
@@ -99,6 +99,8 @@ class _FedQueue(NamedTuple):
         once = (self.store, self.take, filling.start.statement)  # as a runner is made and started
         if not values or self._is_changed(source) or any(repeats(file, one) for one in once):
             return ()
+        if not self._alone(without):
+            return ()
         taken = f"{file.source(self.take.func.value)}.get_inputs()"
         taken += "[0]" if len(values) == 1 else ""
         begun = f"{name}.start({filling.outer(owner_of(run))})"
@@ -143,6 +145,13 @@ class _FedQueue(NamedTuple):
         ]
         return found if all(found) else []
 
+    def _alone(self, parameters: set[str]) -> bool:
+        """Return True if only the statements that go read these parameters of the function."""
+        gone = [self.put, *(end for _, end in self.closes)]
+        inside = {id(node) for one in gone for node in ast.walk(one)}
+        names = (one for one in ast.walk(self.filling.function) if isinstance(one, ast.Name))
+        return all(id(one) in inside for one in names if one.id in parameters)
+
     def _is_changed(self, source: str) -> bool:
         """Return True if what the producers read is bound or changed after the queue is made."""
         file, function = self.file, self.filling.function
@@ -153,6 +162,10 @@ class _FedQueue(NamedTuple):
             names |= read([self.size])
             inner, outer = scope_of(file, self.take), scope_of(file, self.store)
             if inner is not outer and read([self.size]) & own_names(inner):
+                return True
+            stores = (one for one in ast.walk(file.tree) if isinstance(one, ast.Attribute))
+            kept = [one.attr for one in stores if isinstance(one.ctx, ast.Store)]
+            if any(kept.count(last_of(one)) > 1 for one in read([self.size]) if "." in one):
                 return True
         gone = {OWNER, *(one.partition(".")[0] for one in self.gone)}
         needed = {one.partition(".")[0] for one in names} - gone

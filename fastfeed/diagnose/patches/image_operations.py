@@ -114,8 +114,9 @@ def _resized(file: SourceFile, node: ast.expr, *, image: str) -> str:
     given = _called(node, "resize")
     if len(given) != 2 or not _is(given[0], image) or not isinstance(given[1], ast.Tuple):
         return ""
-    sides = [file.source(one) for one in reversed(given[1].elts)]
-    return f"({', '.join(sides)})" if len(sides) == 2 else ""
+    sides = given[1].elts[::-1]
+    fixed = all(isinstance(one, ast.Constant) for one in sides)  # not set again later
+    return f"({', '.join(map(file.source, sides))})" if len(sides) == 2 and fixed else ""
 
 
 def _swaps(node: ast.expr, *, image: str) -> bool:

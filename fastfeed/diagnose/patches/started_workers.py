@@ -161,6 +161,8 @@ def start_of(file: SourceFile, call: ast.Call) -> Start | None:
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return None
     name, value, target, count = path_of(statement.targets[0]), statement.value, "", ""
+    if "." in name:  # any method may use it
+        return None
     if isinstance(value, ast.ListComp) and value.elt is call and len(value.generators) == 1:
         counter = value.generators[0]
         if not _counts(counter.iter) or counter.ifs:

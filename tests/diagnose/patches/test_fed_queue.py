@@ -175,6 +175,11 @@ with tf.compat.v1.Session() as session:
         ("        for x, y in data", "        yield\n        for x, y in data"),
         ("RandomShuffleQueue", "PaddingFIFOQueue"),
         ("dtypes=[tf.float32, tf.int64],", "dtypes=KINDS,"),
+        (
+            "            sess.run(self.en",
+            "            sess.run(summary)\n            sess.run(self.en",
+        ),
+        ("_many(128)", "_many(self.size)\n        self.size = self.size = 2"),
         ("*runner.get_inputs()", "*runner.get_inputs(), *runner.get_inputs()"),  # two batches
         ("def get_inputs(self)", "def get_inputs(self, n=9)"),
         ("self.queue.enqueue_many", "self.queue.enqueue"),  # of single records, which differ

@@ -91,6 +91,7 @@ def test_the_pixels_are_the_same(swap: str, tmp_path: Path) -> None:
         ("COLOR_BGR2RGB", "COLOR_BGR2GRAY"),
         ("(32, 24))", "(32, 24), interpolation=cv2.INTER_AREA)"),
         ("cv2.resize(image, ", "cv2.resize(image[8:], "),
+        ("(32, 24)", "(SIZE, SIZE)"),  # which may be set again
         ("return image, label", "return label, image"),
         ("return image, label", "return image / 255, label"),
         ("transform=load", "transform=load, augment=mine"),

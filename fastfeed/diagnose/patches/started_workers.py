@@ -9,9 +9,11 @@ from typing import NamedTuple
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.patches.datasets import is_endless, producer_words
 from fastfeed.diagnose.patches.names import (
+    LOOPS,
     OWNER,
     SCOPES,
     changed_outside,
+    functions_of,
     only_seeds,
     own,
     path_of,
@@ -64,7 +66,7 @@ class Filling(NamedTuple):
         """Yield the options of producers, the advice that names them, and what their batches may
         be; `besides`: what the function changes for its queue, which goes."""
         several = bool(self.start.size)  # which share what they change by now
-        endless = is_endless(self.function)
+        endless = self._is_endless
         shared = changed_outside(self.function, modules=self.file.modules) - besides
         told = case.is_told(self.file, by=self.function, besides=besides)
         words = dict(
@@ -78,6 +80,14 @@ class Filling(NamedTuple):
             copied = one.startswith("processes=") and one != "processes=1"
             copied = copied and not (endless or self._numbered)
             yield one, advice, SAME_RECORDS if copied else WORDS[: WORDS.index(UNKNOWN)]
+
+    @property
+    def _is_endless(self) -> bool:
+        """True if the function loops without an end, or over a generator of the file that does."""
+        loops = (one for part in self.function.body for one in own(part) if isinstance(one, LOOPS))
+        made = (one.iter for one in loops if isinstance(one.iter, ast.Call))
+        sources = (found for one in made for found in functions_of(self.file, one))
+        return any(map(is_endless, (self.function, *sources)))
 
     @property
     def _numbered(self) -> bool:

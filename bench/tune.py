@@ -2,11 +2,13 @@
 
     python -m bench.tune --output FOLDER [CASE ...]
     python -m bench.tune --output FOLDER --report
+    python -m bench.tune --output FOLDER --again bench/results/tuning.json
     python -m bench.tune --search bench/results/auto.json    # of docs/auto.png
 
 A case is work of a batch and a step. Every fixed number of threads and processes is measured, then
 `threads="auto"` and `workers="auto"` after 20 s of search, and what other libraries choose. Each
-has a process of its own, in `--rounds` turns. Figures are kept in tune.json.
+has a process of its own, in `--rounds` turns. Figures are kept in tune.json. With `--again`, the
+two are measured beside one thread and the best of the fixed numbers that are known, again.json.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ import numpy as np
 
 from bench.workloads import burn, rounds_for
 
-THREADS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-PROCESSES = (1, 2, 3, 4, 6, 8)
+THREADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+PROCESSES = (1, 2, 3, 4, 6, 8, 12)
+AUTO = ('threads="auto"', 'workers="auto"')
 SEARCH_S, WARM_S = 20.0, 2.0
 ROUNDS = "FASTFEED_TUNE_ROUNDS"  # of Python code that take 10 ms
 CASES = {
@@ -198,8 +201,8 @@ def ways() -> dict[str, tuple[str, dict[str, Any], float]]:
         found[f"threads={n}"] = ("fastfeed", {"threads": n}, WARM_S)
     for n in PROCESSES:
         found[f"processes={n}"] = ("fastfeed", {"processes": n}, WARM_S)
-    found['threads="auto"'] = ("fastfeed", {"threads": "auto"}, SEARCH_S)
-    found['workers="auto"'] = ("fastfeed", {"workers": "auto"}, SEARCH_S)
+    for way in AUTO:
+        found[way] = ("fastfeed", {way.split("=")[0]: "auto"}, SEARCH_S)
     found["tf.data AUTOTUNE"] = ("tf_data", {}, SEARCH_S)
     found["Grain's pick_performance_config"] = ("grain_loader", {}, WARM_S)
     for name, n in (("cores / 2", max(1, cores // 2)), ("os.cpu_count()", cores), ("2", 2)):
@@ -253,12 +256,11 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
     ]
     for case, rates in found.items():
         middle = {way: statistics.median(values) for way, values in rates.items()}
-        fixed = {way: rate for way, rate in middle.items() if way not in others}
-        best = max(fixed, key=lambda way: fixed[way])
+        best = best_fixed(rates)
         parts = [
-            f"{middle.get(way, float('nan')) / fixed[best]:.2f}" for way in ("threads=1", *others)
+            f"{middle.get(way, float('nan')) / middle[best]:.2f}" for way in ("threads=1", *others)
         ]
-        lines.append(f"| {case} | {best} | {fixed[best]:.1f} | " + " | ".join(parts) + " |")
+        lines.append(f"| {case} | {best} | {middle[best]:.1f} | " + " | ".join(parts) + " |")
     return "\n".join(lines)
 
 
@@ -281,6 +283,27 @@ def measured(
             yield case, rates, lambda: _write(path, found)
             print(show({case: rates}).split("\n")[-1], flush=True)
     print(show(found))
+
+
+def measure_again(given: argparse.Namespace) -> None:
+    """Measure what is chosen, one thread, and the best fixed number of each case, in turn."""
+    known = json.loads(given.again.read_text())["numbers"]
+    path = given.output / "again.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    os.environ[ROUNDS] = str(rounds_for(0.01))
+    for _ in range(given.rounds):
+        for case in given.cases or CASES:
+            rates = found.setdefault(case, {})
+            for way in dict.fromkeys(("threads=1", *AUTO, best_fixed(known[case]))):
+                rates.setdefault(way, []).append(measure(case, way, seconds=given.seconds))
+                _write(path, found)
+            print(case, {way: [round(one, 1) for one in rates[way]] for way in rates}, flush=True)
+
+
+def best_fixed(rates: dict[str, list[float]]) -> str:
+    """Return the fixed number of producers with the highest rate."""
+    fixed = [way for way in rates if re.match(r"(threads|processes)=\d", way)]
+    return max(fixed, key=lambda way: statistics.median(rates[way]))
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
@@ -339,6 +362,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--report", action="store_true", help="print what was measured")
     parser.add_argument("--one", metavar="WAY", help="measure one way in this process")
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="beside the best of these figures"
+    )
     parser.add_argument("--search", type=Path, help="write the search of a training to this file")
     given = parser.parse_args()
     if given.search:
@@ -347,6 +373,9 @@ def main() -> None:
     if given.one:
         print(one(given.cases[0], given.one, seconds=given.seconds))
         return
+    given.output.mkdir(parents=True, exist_ok=True)
+    if given.again:
+        return measure_again(given)
     for case, rates, keep in measured(given, "tune.json", cases=CASES, show=table):
         for _ in range(given.rounds):
             for way in ways():

@@ -14,6 +14,7 @@ from fastfeed.tune.count_search import BLOCKED, TrainingWindow
 LEAST_WINDOW_S, LONG_WINDOW_S = 0.7, 4.0
 NOISY_WINDOW_S, SMALL_ERROR = 2.5, 0.01  # a window goes on until its rate is known so well
 MIN_BATCHES, FEW_BATCHES = 12, 3  # of a window, and of one that takes long
+SHORTEST = 0.3  # of both, for a window in which steps do nothing but wait: it may be a poor number
 MAX_SETTLING_S = 3.0  # longest wait for the end of batches that were made before a change,
 SETTLING_BATCHES = 2.0  # beside the time of so many of a producer's
 ERROR_BLOCKS = 6  # of a window, from which the error of its rate is estimated
@@ -131,10 +132,13 @@ class WindowMeter:
             sum(one.seconds for one in self._gaps),
             sum(one.steps for one in self._gaps),
         )
+        works = 1 - sum(one.waited_s for one in self._gaps) / max(1e-9, seconds)
         least = FEW_BATCHES if seconds > LONG_WINDOW_S else MIN_BATCHES
-        if seconds < self._seconds or steps < least:
-            return None
+        part = min(1.0, seconds / self._seconds, steps / least)  # of a whole window
         made, fell = sum(one.made for one in self._gaps), sum(one.fell for one in self._gaps)
+        even = made >= FEW_BATCHES * self._producers(self._count)
+        if part < (max(SHORTEST, works) if even else 1):
+            return None
         if made < fell - self._producers(self._count):  # most of it was made before
             self._gaps = []
             return None
@@ -144,7 +148,7 @@ class WindowMeter:
         # a window in which no batch is late looks certain
         spread = self._spread.error(window.capacity_error, made)
         likely = max(window.error, spread)
-        known = likely <= SMALL_ERROR or seconds >= NOISY_WINDOW_S
+        known = part == 1 and (likely <= SMALL_ERROR or seconds >= NOISY_WINDOW_S)
         if not known and not decides(window._replace(error=likely)):
             return None
         self._spread.add(window.capacity_error, made)

@@ -19,6 +19,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from bench.fault_words import fault_table, sooner
 from bench.report import lined, wrapped
 from bench.results import read
 from bench.rounds import ROOT
@@ -349,47 +350,6 @@ def left_table(found: dict[str, Any]) -> str:
     return lined(("library", "processes, and memory", "runs"), lines)
 
 
-def fault_table(document: dict[str, Any]) -> str:
-    """What the loop sees of a worker that fails, and what a loop that is left leaves."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in document["rows"]:
-        found.setdefault(row["tool"], {})[row["fault"]] = row
-    lines = []
-    for tool, rows in found.items():
-        cells = [
-            _seen_of(rows[kind], document["limit_s"]) if kind in rows else "no worker process"
-            for kind in ("raises", "killed")
-        ]
-        lines.append((f"`{tool}`", *cells, _left_by(rows["left"], document["limit_s"])))
-    return lined(("library", "a worker raises", "a worker is killed", "the loop is left"), lines)
-
-
-def _seen_of(row: dict[str, Any], limit_s: float) -> str:
-    """The error that a loop gets, and when."""
-    if row.get("hangs"):
-        return f"nothing within {limit_s:.0f} s"
-    if row.get("ended"):
-        return f"the process ends: {row['error']}"
-    if not row["error"]:
-        return f"the loop goes on; {_remains(row)}"
-    name = row["error"].partition(":")[0].rpartition(".")[2]
-    line = " with the line" if row["shows_line"] else ""
-    return f"`{name}`{line} after {row['value']:.2f} s; {_remains(row)}"
-
-
-def _left_by(row: dict[str, Any], limit_s: float) -> str:
-    """How long the end of a loop takes that `break` leaves, and what is left."""
-    if row.get("hangs"):
-        return f"it does not end within {limit_s:.0f} s"
-    return f"{row['ends_s']:.2f} s; {_remains(row | {'ends_s': 0})}"
-
-
-def _remains(row: dict[str, Any]) -> str:
-    plural = "es" * (row["left"] > 1)
-    takes = f"ends {row['ends_s']:.0f} s later, " * (row["ends_s"] >= 1)
-    return takes + (f"{row['left']} process{plural} left" if row["left"] else "nothing left")
-
-
 def feature_table(table: dict[str, Any], sources: dict[str, str]) -> str:
     """The words of all cells, each with the label of its source, and then what they leave open."""
     columns = list(table["rows"][0]["cells"])
@@ -405,6 +365,17 @@ def feature_table(table: dict[str, Any], sources: dict[str, str]) -> str:
         lines.append(line)
         notes += [wrapped(f"- **{row['feature']}**. {'. '.join(more)}.")] if more else []
     return lined(("", *columns), lines) + "\n\n" + "\n".join(notes)
+
+
+def lacking(table: dict[str, Any]) -> str:
+    """The features that others have, and fastfeed has in part or not, with those that have them."""
+    found = []
+    for row in table["rows"]:
+        words = {name: cell["value"].partition(": ")[0] for name, cell in row["cells"].items()}
+        has = [name for name, word in words.items() if word == "yes"]
+        if has and "fastfeed" not in has:
+            found.append(f"{row['feature']} ({', '.join(has)})")
+    return "; ".join(found)
 
 
 def profiler_table(document: dict[str, Any]) -> str:
@@ -567,6 +538,8 @@ def page() -> str:
         costs=cost_table(found),
         left=left_table(found),
         faults=fault_table(found[FAULTS]),
+        sooner=sooner(found[FAULTS]),
+        lacking={t["name"]: lacking(t) for t in features["tables"]},
         machines=machines(found),
         versions=versions(found),
         at=features["at"],

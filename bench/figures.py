@@ -4,8 +4,8 @@
 
 These are docs/comparison.md, docs/trainings.md, the pictures of docs, the tables of
 bench/results/README.md with their pictures, those of docs/data-parallel.md, the figures of
-README.md, and there and in docs/tutorial.md what its proof says. A document has a picture if there
-is one beside it.
+README.md and docs/proving.md, and in README.md and docs/tutorial.md what its proof says. A document
+has a picture if there is one beside it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from bench.rounds import ROOT
 from bench.trainings import figures as trainings
 
 README = ROOT / "README.md"
+PROOFS = ROOT / "docs" / "proving.md"
 PARALLEL = ROOT / "docs" / "data-parallel.md"
 # Documents of examples, and the module that makes the table of each.
 TABLES = {
@@ -47,6 +48,7 @@ def main() -> None:
     pictures.draw_all()
     proof = _values("tutorial")
     README.write_text(tutorial.with_proof(with_figures(README.read_text()), proof))
+    PROOFS.write_text(with_accuracy(PROOFS.read_text()))
     tutorial.PAGE.write_text(tutorial.with_proof(tutorial.PAGE.read_text(), proof))
     PARALLEL.write_text(with_tables(PARALLEL.read_text()))
 
@@ -68,11 +70,45 @@ def with_figures(text: str) -> str:
     return MARKED.sub(lambda _: "".join(f"{wrapped(f'- {line}')}\n" for line in figures()), text)
 
 
+def with_accuracy(text: str) -> str:
+    """Return docs/proving.md with what its proofs say of the labelled scripts."""
+    return MARKED.sub(lambda _: wrapped(accuracy()) + "\n", text)
+
+
+def accuracy() -> str:
+    """Return how many scripts have a proof, and what it says beside a measurement by hand and
+    beside the prediction."""
+    rows = proofs()
+    kept = [row for row in rows if row["kept"]]
+    by_hand = [statistics.median(row["by_hand"]) for row in kept if row["by_hand"]]
+    told = [row for row in kept if row["predicted_interval"]]
+    inside = [row for row in told if _inside(row["speedup"], row["predicted_interval"])]
+    proven = statistics.median(row["speedup"] for row in kept)
+    return (
+        f"Of [{len(rows)} scripts](../bench/evidence/proving.md) that lose a tenth or more of "
+        f"their speed to input, a patch ran for {sum(row['tried'] > 0 for row in rows)}, and "
+        f"{len(kept)} have a proven one. In the median, the proofs of these {len(kept)} say "
+        f"{proven:.2f} times as fast. Measured by hand, without any watch, the same patches make "
+        f"the scripts {statistics.median(by_hand):.2f} times as fast in the median, and "
+        f"{sum(one > 1 for one in by_hand)} of {len(by_hand)} gain. The diagnosis had predicted "
+        f"{len(told)} of the gains; {len(inside)} of the proofs lie inside its interval."
+    )
+
+
+def _inside(value: float, interval: list[float]) -> bool:
+    return interval[0] <= value <= interval[1]
+
+
+def proofs() -> list[dict[str, Any]]:
+    """Return what was proven of the labelled scripts that lose a tenth or more to input."""
+    return [row for row in _values("proving").values() if row["lost_to_input"] >= PROVEN]
+
+
 def figures() -> list[str]:
     """Return the three figures of the README, each with its lowest and its highest."""
     arrays, moved = _values("arrays"), _values("migrations")["from_generator python"]
     own, other = arrays["fastfeed, arrays, 2 processes"], arrays["DataLoader of a TensorDataset"]
-    rows = [row for row in _values("proving").values() if row["lost_to_input"] >= PROVEN]
+    rows = proofs()
     # what was measured by hand counts before the proof
     gains = [statistics.median(row["by_hand"] or [row["speedup"]]) for row in rows if row["kept"]]
     gains = [one for one in gains if one > LEAST_GAIN]

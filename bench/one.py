@@ -118,6 +118,7 @@ def fault(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_run(cell: dict[str, Any]) -> dict[str, Any]:
+    os.environ["FASTFEED_TRAINING_SEED"] = str(cell["seed"])
     from bench.trainings.training import one_run as measure
 
     return measure(cell)
@@ -126,7 +127,7 @@ def one_run(cell: dict[str, Any]) -> dict[str, Any]:
 MEASURES = {
     f.__name__: f for f in (fault, one_run, rate, memcpy, step, shuffled, sinks, start, forever)
 }
-MEASURES |= dict.fromkeys(("gap", "tail", "resume"), streams)
+MEASURES |= dict.fromkeys(("gap", "evaluation", "tail", "resume"), streams)
 MEASURES |= dict.fromkeys(("once", "cost", "slow"), data_parallel)
 
 

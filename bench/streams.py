@@ -1,12 +1,13 @@
-"""Cost of order and epochs: the gap between epochs, order with stragglers, and a late resume.
+"""Cost of order and epochs: gaps between epochs, evaluations, order with stragglers, a late resume.
 
     python -m bench.streams [--quick] [--output build/streams]
 
 The gap is the time between the last batch of an epoch and the first of the next one, over the
 median time between two batches: 1 is no gap. Consumer and producers sleep, so that cores do not
-matter. Stragglers: an item takes a lognormal time around 2 ms, and one in 200 takes 50 times as
-long. A resume is the time from `restore()`, with a state at batch 10^6, to the first batch; beside
-it stands a fresh run.
+matter. An evaluation begins again and again beside a training, with as many workers, and is timed
+until its first batch. Stragglers: an item takes a lognormal time around 2 ms, and one in 200 takes
+50 times as long. A resume is the time from `restore()`, with a state at batch 10^6, to the first
+batch; beside it stands a fresh run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,10 +29,12 @@ from bench.peers import PEERS
 from bench.results import Row
 from bench.rounds import Cell
 
-BATCHES, EPOCHS = 40, 6
+BATCHES, EPOCHS, WORKERS = 40, 6, 4
 ITEM_S, STEP_S = 0.02, 0.01
 GAP = "gap at an epoch's end, producers that keep up"
 STARVED = "gap at an epoch's end, producers that do not"
+EVALUATION = "first batch of an evaluation beside a training"
+EVALUATIONS, TRAINED = 4, 10  # batches of the training before each
 TAIL = "order under stragglers"
 RESUME = "resume at batch 10^6"
 
@@ -140,6 +145,49 @@ def gap(cell: dict[str, Any]) -> dict[str, float]:
     return {"value": max(gaps[1:]) / median, "median_s": median, "gaps": [g / median for g in gaps]}
 
 
+def evaluations() -> dict[str, Callable[[Any, Any], AbstractContextManager[tuple[Any, Any]]]]:
+    """What makes a training and its evaluation of two sources, both of which can be iterated."""
+
+    @contextmanager
+    def runners(training: Any, held_out: Any, **given: int) -> Iterator[tuple[Any, Any]]:
+        from fastfeed import FeedRunner
+
+        with FeedRunner(training, records=False, epochs=None, **given) as runner:
+            yield runner, runner.also(held_out, records=False, epochs=1)
+
+    @contextmanager
+    def loaders(training: Any, held_out: Any, *, persistent: bool) -> Iterator[tuple[Any, Any]]:
+        from torch.utils.data import DataLoader
+
+        options: Any = {"num_workers": WORKERS, "persistent_workers": persistent}
+        yield tuple(DataLoader(one, batch_size=None, **options) for one in (training, held_out))
+
+    return {
+        "fastfeed": partial(runners, threads=WORKERS),
+        "fastfeed, processes": partial(runners, processes=WORKERS),
+        "torch": partial(loaders, persistent=False),
+        "torch, persistent": partial(loaders, persistent=True),
+    }
+
+
+def evaluation(cell: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds to the first batch of an evaluation: the median of those after the first one."""
+    took: list[float] = []
+    made = evaluations()[cell["peer"]]
+    with made(Slow(ITEM_S, length=10**4), Slow(ITEM_S, length=8)) as (training, held_out):
+        trained = iter(training)
+        for _ in range(EVALUATIONS):
+            for _ in range(TRAINED):
+                next(trained)
+                time.sleep(STEP_S)
+            start = time.perf_counter()
+            for position, _ in enumerate(held_out):
+                if not position:
+                    took.append(1e3 * (time.perf_counter() - start))
+        del trained
+    return {"value": float(np.median(took[1:])), "first_ms": took[0]}
+
+
 def tail(cell: dict[str, Any]) -> dict[str, float]:
     """Batches per second of a loop that only takes."""
     from fastfeed import FeedRunner
@@ -187,6 +235,10 @@ def cells_for(given: argparse.Namespace) -> list[Cell]:
             if "torch" not in name or PEERS["torch"].installed:
                 spec = {"measure": "gap", "peer": name, "starved": starved}
                 cells.append(Cell(Row(table, name, 1 if starved else 4, "times the median"), spec))
+    for name in evaluations():
+        if "torch" not in name or PEERS["torch"].installed:
+            spec = {"measure": "evaluation", "peer": name}
+            cells.append(Cell(Row(EVALUATION, name, WORKERS, "ms"), spec))
     for mix, (name, order) in itertools.product(
         ({"threads": 4}, {"processes": 4}), (("fastfeed", "kept"), ("fastfeed, any order", "any"))
     ):
@@ -210,6 +262,7 @@ def _also(row: Row) -> str:
         return ""
     for key, text, scale in (
         ("median_s", "ms between batches", 1e3),
+        ("first_ms", "ms for the first one", 1.0),
         ("fresh_ms", "ms for a run that begins", 1.0),
     ):
         if key in row.more[0]:

@@ -335,6 +335,28 @@ def search() -> dict[str, list[float]]:
     return dict(zip(names, map(list, zip(*seen, strict=True)), strict=True))
 
 
+def steady(case: str, minutes: float) -> dict[str, float]:
+    """Return how often `workers="auto"` changes the number of a training, after a first minute, and
+    its steps/s."""
+    from fastfeed import FeedRunner
+
+    work, step_name = CASES[case]
+    step, steps, first_s = step_of(step_name), 0, 60.0
+    with FeedRunner(range(10**7), batch_size=1, transform=Load(work), workers="auto") as runner:
+        begin_s = time.perf_counter()
+        for batch in runner:
+            step(batch)
+            since_s = time.perf_counter() - begin_s - first_s
+            steps += since_s >= 0
+            if since_s >= 60 * minutes:
+                break
+        decisions = runner.tuning()
+    tried = [one for one in decisions if one.seconds >= first_s and not one.proposed]
+    # a number that is not kept is a change there and one back
+    changes = sum(1 if one.kept else 2 for one in tried)
+    return {"minutes": minutes, "changes": changes, "steps/s": steps / (60 * minutes)}
+
+
 def draw(found: dict[str, list[float]], path: Path) -> None:
     """Draw the number of threads and the steps/s of a search."""
     from matplotlib.figure import Figure
@@ -365,10 +387,14 @@ def main() -> None:
     parser.add_argument(
         "--again", type=Path, metavar="FILE", help="beside the best of these figures"
     )
+    parser.add_argument("--steady", type=float, metavar="MINUTES", help="count changes of one case")
     parser.add_argument("--search", type=Path, help="write the search of a training to this file")
     given = parser.parse_args()
     if given.search:
         given.search.write_text(json.dumps(search()) + "\n")
+        return
+    if given.steady:
+        print(json.dumps(steady(given.cases[0], given.steady)))
         return
     if given.one:
         print(one(given.cases[0], given.one, seconds=given.seconds))

@@ -2,9 +2,12 @@
 
     python -m bench.tune_changes --output FOLDER [CASE ...]
     python -m bench.tune_changes --output FOLDER --report
+    python -m bench.tune_changes --output FOLDER --again bench/results/tuning.json [CASE ...]
 
 A training runs for 30 s, then its work, its step or its machine changes. Its rate from 20 to 25 s
-after the change is compared with that of every fixed number of producers under the new conditions.
+after the change is compared with that of every fixed number of producers under the new conditions;
+with `--again`, in `--rounds` turns with that of the best one that is known. Where batches come from
+one lock, "auto" begins with eight threads after 10 s, and is measured 20 s later.
 Each has a process of its own; one that is killed has no rate. The quota and the limit of the memory
 are those of control groups of version 1, for which root is needed. Figures are kept in
 changes.json.
@@ -13,6 +16,7 @@ changes.json.
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import subprocess
@@ -27,11 +31,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.tune import PROCESSES, ROUNDS, THREADS, WARM_S, measured
+from bench.tune import PROCESSES, ROUNDS, THREADS, WARM_S, best_fixed, measured
 from bench.workloads import burn, rounds_for
 from fastfeed.core.unix import die_with
 
-CHANGE_S, FOLLOW_S, MEASURED_S = 30.0, 20.0, 5.0
+CHANGE_S, BEFORE_S, FOLLOW_S, MEASURED_S = 30.0, 10.0, 20.0, 5.0
 AUTO, COST = 'workers="auto"', "its search, of a core"
 TUNER = "fastfeed-tuner"
 GROUPS = Path("/sys/fs/cgroup")  # of version 1
@@ -43,10 +47,27 @@ GROWTH_NBYTES, GROWTH_S = 10 << 20, 0.2
 HELD: list[Any] = []  # of a process
 
 
+class ContendedSource:
+    """A source behind one lock, which each that waits for it makes slower."""
+
+    def __init__(self) -> None:
+        self._lock, self._waiting = threading.Lock(), 0
+
+    def read(self, seconds: float) -> None:
+        """Hold the lock for `seconds`, and for a fifth of it more for each that waits."""
+        self._waiting += 1
+        with self._lock:
+            self._waiting -= 1
+            time.sleep(seconds * (1 + self._waiting / 5))
+
+
+SOURCE = ContendedSource()
+
+
 @dataclass(frozen=True)
 class ChangingWork:
-    """Work of a batch, `sleep` or `python`, which takes `seconds`, and `later` from the time `at`
-    on (time.monotonic, which all processes share)."""
+    """Work of a batch, `sleep`, `python` or `lock` (a third of it), which takes `seconds`, and
+    `later` from the time `at` on (time.monotonic, which all processes share)."""
 
     kind: str
     rounds: int
@@ -60,7 +81,10 @@ class ChangingWork:
         if self.held_nbytes and not HELD and os.getpid() != self.trainer:
             HELD.append(np.ones(self.held_nbytes, np.uint8))
         seconds = self.later if time.monotonic() >= self.at else self.seconds
-        if self.kind == "sleep":
+        if self.kind == "lock":
+            SOURCE.read(seconds / 3)
+            time.sleep(2 * seconds / 3)
+        elif self.kind == "sleep":
             time.sleep(seconds)
         else:
             burn(round(self.rounds * seconds / 0.01))
@@ -157,13 +181,15 @@ def _busy(parent: int) -> None:
 
 @dataclass(frozen=True)
 class ChangeCase:
-    """A kind of work, its seconds before and after the change, and those of the step."""
+    """A kind of work, its seconds before and after the change, and those of the step; with
+    `threads`, which the search of threads begins with, nothing changes but that it begins."""
 
     kind: str
     work: tuple[float, float]
     step: tuple[float, float]
     machine: Callable[[], Any] | None = None
     held_nbytes: int = 0
+    threads: int = 0
 
 
 PYTHON = ChangeCase("python", (0.01, 0.01), (0.005, 0.005))
@@ -173,25 +199,28 @@ CASES = {
     "a neighbour comes": replace(PYTHON, machine=partial(Neighbour, goes=False)),
     "a neighbour goes": replace(PYTHON, machine=partial(Neighbour, goes=True)),
     "the quota is halved": replace(PYTHON, machine=Quota),
+    "a source behind one lock": ChangeCase("lock", (0.012, 0.012), (0.001, 0.001), threads=8),
     "memory runs short": replace(PYTHON, machine=Memory, held_nbytes=WORKER_NBYTES),
 }
 
 
-def ways() -> dict[str, dict[str, Any]]:
+def ways(case: ChangeCase) -> dict[str, dict[str, Any]]:
     """Return the options of each way by its name, "auto" first."""
     found: dict[str, dict[str, Any]] = {AUTO: {"workers": "auto"}}
     found |= {f"threads={n}": {"threads": n} for n in THREADS}
+    if case.threads:
+        return found | {AUTO: {"threads": case.threads}}
     return found | {f"processes={n}": {"processes": n} for n in PROCESSES}
 
 
-def one(case: ChangeCase, options: dict[str, Any]) -> tuple[float, float]:
+def one(case: ChangeCase, way: str) -> tuple[float, float]:
     """Return the steps/s after the change, in this process, and the cores that the search took."""
     from fastfeed import FeedRunner
 
     machine = case.machine() if case.machine is not None else None
-    auto = "auto" in options.values()
+    auto, options = way == AUTO, ways(case)[way]
     begin_s = time.monotonic()
-    at_s = begin_s + CHANGE_S if auto else 0.0
+    at_s = begin_s + (BEFORE_S if case.threads else CHANGE_S) if auto else 0.0
     measured_s = at_s + FOLLOW_S if auto else begin_s + WARM_S
     rounds = int(os.environ.get(ROUNDS) or rounds_for(0.01))
     memory = {"held_nbytes": case.held_nbytes, "trainer": os.getpid()}
@@ -199,6 +228,8 @@ def one(case: ChangeCase, options: dict[str, Any]) -> tuple[float, float]:
     changes = [machine.change] if machine is not None else []
     steps, since_s = 0, 0.0
     with FeedRunner(range(10**7), batch_size=1, transform=work, **options) as runner:
+        if auto and case.threads:
+            changes.append(lambda at_once: runner.resize(threads="auto"))
         for _ in runner:
             now_s = time.monotonic()
             if changes and now_s >= at_s:
@@ -239,21 +270,51 @@ def table(found: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
+def measure(case: str, way: str) -> tuple[float, float]:
+    """Return what `one` returns, in a process of its own; zeros if it is killed."""
+    command = [sys.executable, "-m", "bench.tune_changes", "--one", way, case]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=180, check=False)
+    rate, cost = map(float, done.stdout.split()[-2:] or (0, 0))
+    return rate, cost
+
+
+def measure_again(given: argparse.Namespace) -> None:
+    """Measure "auto" and the best fixed number of each case, in turn."""
+    known = json.loads(given.again.read_text())["changes"]
+    given.output.mkdir(parents=True, exist_ok=True)
+    path = given.output / "changes_again.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    os.environ[ROUNDS] = str(rounds_for(0.01))
+    for _ in range(given.rounds):
+        for case in given.cases or CASES:
+            rates = found.setdefault(case, {})
+            fixed = {way: [rate] for way, rate in known[case].items()}
+            for way in (AUTO, best_fixed(fixed)):
+                rate, cost = measure(case, way)
+                rates.setdefault(way, []).append(rate)
+                if way == AUTO:
+                    rates.setdefault(COST, []).append(cost)
+            path.write_text(json.dumps(found, indent=1) + "\n")
+            print(case, rates, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.tune_changes")
     parser.add_argument("cases", nargs="*", metavar="CASE", help="cases; all, if none is named")
     parser.add_argument("--output", type=Path, default=Path("build/tune"))
+    parser.add_argument("--again", type=Path, metavar="FILE", help="beside the best in this file")
+    parser.add_argument("--rounds", type=int, default=3, help="of --again")
     parser.add_argument("--report", action="store_true", help="print what was measured")
     parser.add_argument("--one", metavar="WAY", help="measure one way in this process")
     given = parser.parse_args()
     if given.one:
-        print(*one(CASES[given.cases[0]], ways()[given.one]))
+        print(*one(CASES[given.cases[0]], given.one))
         return
+    if given.again:
+        return measure_again(given)
     for case, rates, keep in measured(given, "changes.json", cases=CASES, show=table):
-        for way in ways():
-            command = [sys.executable, "-m", "bench.tune_changes", "--one", way, case]
-            done = subprocess.run(command, stdout=subprocess.PIPE, timeout=180, check=False)
-            rate, cost = map(float, done.stdout.split()[-2:] or (0, 0))
+        for way in ways(CASES[case]):
+            rate, cost = measure(case, way)
             rates |= {way: rate, COST: cost} if way == AUTO else {way: rate}
             keep()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.trainings.training import SEED, Form, Progress, Training
+from bench.trainings.training import DATA_SEED, SEED, Form, Progress, Training
 from fastfeed import FeedRunner
 
 RATE, FRAME, HOP, BANDS = 16_000, 400, 160, 40
@@ -48,7 +48,7 @@ class Sounds:
 
 def load(quick: bool) -> tuple[Sounds, str]:
     """Return sounds whose class is the pattern of two tones that follow each other, in noise."""
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(DATA_SEED)
     count = 2 * BATCH * 4 if quick else 3200
     labels = rng.integers(0, CLASSES, count)
     waves = np.empty((count, RATE), np.int16)

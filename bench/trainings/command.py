@@ -53,7 +53,8 @@ def new_document() -> Document:
 
 
 def run_rounds_of(name: str, document: Document, given: argparse.Namespace) -> None:
-    """Run the forms of a training that a document lacks, each round from another form on.
+    """Run the forms of a training that a document lacks, each round from another form on, and with
+    a seed of its own.
 
     Raise SystemExit if the document is of another target, or of other sizes.
     """
@@ -67,7 +68,7 @@ def run_rounds_of(name: str, document: Document, given: argparse.Namespace) -> N
         for form in forms[shift:] + forms[:shift]:
             runs = row_of(document, name, form=form)["runs"]
             if len(runs) <= turn:
-                runs.append(measured(name, form.name, quick=given.quick))
+                runs.append(measured(name, form.name, quick=given.quick, seed=turn))
                 write(document, given.output)
                 text = f"{name}, {form.name}: {told(runs[-1])}"
                 print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)

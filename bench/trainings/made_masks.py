@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.trainings.training import SEED
+from bench.trainings.training import DATA_SEED
 
 
 def made_masks(
@@ -16,7 +16,7 @@ def made_masks(
     (side, side) of the ellipses."""
     import cv2
 
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(DATA_SEED)
     pictures, masks = [], []
     for number in range(count):
         file = np.frombuffer(photographs[number % len(photographs)], np.uint8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.trainings.training import SEED
+from bench.trainings.training import DATA_SEED
 
 SYLLABLES = tuple(a + b for a in "bcdfghklmnprstvz" for b in ("a", "e", "i", "o", "u", "an", "er"))
 WORDS, OWN = 4000, 100  # in all, and of a class
@@ -17,7 +17,7 @@ def made_texts(
 
     A tenth of the words of a text are of its class, the others of all of them.
     """
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(DATA_SEED)
     parts = rng.integers(0, len(SYLLABLES), (WORDS, 4))
     words = np.array(["".join(SYLLABLES[n] for n in row[: 2 + row[0] % 3]) for row in parts])
     tokens = sorted({*"".join(SYLLABLES), *SYLLABLES, *(word[:longest] for word in words)})

@@ -73,7 +73,8 @@ def queue(data: digits.Digits, progress: Progress) -> None:
                 pass
 
         sess.run(tf1.global_variables_initializer())
-        threads = [threading.Thread(target=fill, args=(n,), daemon=True) for n in range(THREADS)]
+        seeds = range(SEED * THREADS, (SEED + 1) * THREADS)
+        threads = [threading.Thread(target=fill, args=(seed,), daemon=True) for seed in seeds]
         for thread in threads:
             thread.start()
         over = False

@@ -19,7 +19,9 @@ from fastfeed import FeedRunner, watch
 from fastfeed.benchmark.tree import cpu_s
 
 NAMES = ("mnist_session", "photographs", "audio", "pairs", "tokens", "masks")
-SEED = 0
+# of a round: of the network, the order and the draws
+SEED = int(os.environ.get("FASTFEED_TRAINING_SEED", "0"))
+DATA_SEED = 0
 QUICK_STEPS = 3
 WARM_UP = 10  # steps that count for the time to the target alone
 SMOOTHING = 0.02  # of the mean loss: about the last 50 steps

@@ -16,9 +16,9 @@ SAMPLE_S = 0.5  # between two readings of the memory
 MB = 1e6
 
 
-def measured(training: str, form: str, *, quick: bool) -> dict[str, Any]:
+def measured(training: str, form: str, *, quick: bool, seed: int = 0) -> dict[str, Any]:
     """Return the figures of a run, or why there are none as "failed"."""
-    cell = {"measure": "one_run", "training": training, "form": form, "quick": quick}
+    cell = {"measure": "one_run", "training": training, "form": form, "quick": quick, "seed": seed}
     load = os.getloadavg()[0]
     with started(cell) as run:
         peak = _peak_memory(run.process)

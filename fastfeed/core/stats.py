@@ -94,9 +94,12 @@ class SlotCounts:
 NO_SLOTS = SlotCounts(0, 0, 0, 0)
 
 
+RESULTS = ("kept", "given up", "proposed")  # of decisions
+
+
 class Decision(NamedTuple):
     """A number of producers that was tried, `seconds` after the begin: `before` and `after` of the
-    option `knob`, if it was kept, and what was measured."""
+    option `knob`, if it was kept, and what was measured. `proposed`: to the user, and not tried."""
 
     seconds: float
     knob: str
@@ -104,8 +107,16 @@ class Decision(NamedTuple):
     after: int
     kept: bool
     why: str
+    proposed: bool = False
+
+    @property
+    def result(self) -> str:
+        """What became of it, of RESULTS."""
+        return "proposed" if self.proposed else "kept" if self.kept else "given up"
 
     def __str__(self) -> str:
+        if self.proposed:
+            return f"{self.knob}: {self.why}"
         what = "" if self.kept else f", back to {self.before}"
         return f"{self.knob} {self.before} -> {self.after}{what}: {self.why}"
 

@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import fastfeed
 from fastfeed.core.shard_address import without_tokens
@@ -104,8 +104,9 @@ def _typed(kind: Any, value: Any) -> Any:
         if type(value) not in types or not -1 <= value < 2**63:  # -1 for what is unknown
             raise ValueError
         return value
-    if kind == dict[str, float]:
-        return {_typed(str, name): _typed(float, one) for name, one in value.items()}
+    if get_origin(kind) is dict:
+        (_, of) = get_args(kind)
+        return {_typed(str, name): _typed(of, one) for name, one in value.items()}
     if kind not in FIELD_TYPES:
         return tuple(_typed(ProducerSample, row) for row in value)
     return kind(**{name: _typed(FIELD_TYPES[kind][name], of) for name, of in value.items()})

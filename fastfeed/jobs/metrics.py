@@ -26,7 +26,7 @@ LOG = logging.getLogger("fastfeed")
 CLIENT_TIMEOUT_S = 2.0  # of a client of the port, each time it is waited for
 POLL_S, REST_S = 0.05, 0.5
 SLOT_STATES = ("free", "filling", "ready", "lent")
-# name, field of a sample, description; a name with _total is a counter
+# name, field of a sample, description, labels beside the runner; a name with _total is a counter
 FAMILIES = (
     ("fastfeed_batches_total", "batches", "Batches that the training loop took."),
     ("fastfeed_records_total", "records", "Records that the training loop took."),
@@ -34,19 +34,16 @@ FAMILIES = (
     ("fastfeed_wait_seconds_total", "wait_s", "Time the training loop waited for input."),
     ("fastfeed_elapsed_seconds_total", "elapsed_s", "Time since the first batch."),
     ("fastfeed_errors_total", "errors", "Errors that on_error='skip' passed over."),
-    ("fastfeed_decisions_total", "decisions", "Decisions on a number of producers (auto)."),
+    ("fastfeed_decisions_total", "decisions", "Decisions on a number that is auto.", "result"),
     ("fastfeed_starvation_ratio", "starvation", "Share of the last seconds waited for input."),
     ("fastfeed_steps_per_second", "steps_per_second", "Batches taken, of the last seconds."),
     ("fastfeed_queue_depth", "depth", "Batches made and not yet taken."),
     ("fastfeed_queue_bytes", "depth_nbytes", "Bytes of the batches made and not yet taken."),
     ("fastfeed_failed", "failed", "1 where the feed has failed."),
-)
-# name, field, description, and the labels beside the runner
-LABELLED_FAMILIES = (
-    ("fastfeed_slots", "slots", "Slots of shared memory, by state.", ["state"]),
-    ("fastfeed_producers", "producer_states", "Producers, by what they do.", ["state"]),
-    ("fastfeed_wait_ratio", "waits", "Parts of the starvation, by their cause.", ["stage"]),
-    ("fastfeed_stage_ratio", "stages", "Parts of a producer's time.", ["producer", "stage"]),
+    ("fastfeed_slots", "slots", "Slots of shared memory, by state.", "state"),
+    ("fastfeed_producers", "producer_states", "Producers, by what they do.", "state"),
+    ("fastfeed_wait_ratio", "waits", "Parts of the starvation, by their cause.", "stage"),
+    ("fastfeed_stage_ratio", "stages", "Parts of a producer's time.", "producer", "stage"),
 )
 TENSORBOARD_SCALARS = ("steps_per_second", "bytes_per_second", "starvation", "wait_ms", "depth")
 
@@ -124,18 +121,14 @@ class PrometheusServer:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         runners = [(str(one.sample.runner), _values(one)) for one in self._seen()]
-        for name, key, description in FAMILIES:
+        for name, key, description, *labels in FAMILIES:
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            family: Any = kind(name, description, labels=["runner"])
+            family: Any = kind(name, description, labels=["runner", *labels])
             for runner, values in runners:
-                if values[key] is not None:
-                    family.add_metric([runner], values[key])
-            yield family
-        for name, key, description, labels in LABELLED_FAMILIES:
-            family = GaugeMetricFamily(name, description, labels=["runner", *labels])
-            for runner, values in runners:
-                for of, value in values[key].items():
-                    family.add_metric([runner, *of], value)
+                rows = values[key] if labels else {(): values[key]}
+                for of, value in rows.items():
+                    if value is not None:
+                        family.add_metric([runner, *of], value)
             yield family
 
     def close(self) -> None:
@@ -152,6 +145,7 @@ def _values(seen: Sighting) -> dict[str, Any]:
     sample, counts = seen.sample, Counter(row.state for row in seen.producers)
     return {
         **by_name(sample),
+        "decisions": {(result,): count for result, count in sample.decisions.items()},
         "failed": int(sample.state == FEED_STATES[FEED_FAILED]),
         "slots": {(state,): getattr(sample, state) for state in SLOT_STATES},
         "producer_states": {(state,): counts[state] for state in STATES},

@@ -13,7 +13,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any, NamedTuple, Protocol
 
 from fastfeed.core import status
-from fastfeed.core.stats import Snapshot
+from fastfeed.core.stats import RESULTS, Decision, Snapshot
 from fastfeed.core.status import FEED_STATES, STATES, FeedStatus, ProducerStatus, WorkerStatus
 from fastfeed.core.unix import PAGE_NBYTES
 from fastfeed.engine.feed import Feed
@@ -47,11 +47,11 @@ class RunnerSample(NamedTuple):
     making: int  # producers
     blocked: int  # producers that wait for room
     waits: dict[str, float]  # parts of the starvation, by the stage that caused them
+    decisions: dict[str, int]  # on a number that is "auto", by their result
     steps_per_second: float | None = None
     bytes_per_second: float | None = None
     starvation: float | None = None
     wait_ms: float | None = None  # of a step
-    decisions: int = 0  # on a number of producers that is "auto"
 
 
 class ProducerSample(NamedTuple):
@@ -114,7 +114,8 @@ class WatchedRunner:
         self._started: set[int] = set()  # numbers of worker processes
         self._rows: list[ProducerSample] = []
         self._state = status.FEED_RUNS
-        self._decided_s, self._decisions = -1.0, 0  # of the last decision that was seen
+        self._tuning: tuple[Decision, ...] = ()  # that was seen
+        self._decisions = dict.fromkeys(RESULTS, 0)
 
     def look(self) -> Sighting | None:
         """Return the present status, without a wait; None before the start and after the end."""
@@ -129,16 +130,16 @@ class WatchedRunner:
         now, found = stream.snapshot(), feed.status()
         seconds, recent = self._recent(now)
         rss = {w.number: rss_of(w.pid) for w in found.workers if w.pid and not (w.ended or w.node)}
+        decided = [one for one in now.tuning if one not in self._tuning]
+        self._tuning = now.tuning
+        for one in decided:
+            self._decisions[one.result] += 1
         rows = [
             self._row(producer, rss=rss.get(producer.worker, 0), since=(seconds, recent))
             for producer in found.producers
         ]
         sample = self._sample(now, found, since=(seconds, recent))
-        decided = [str(one) for one in now.tuning if one.seconds > self._decided_s]
-        self._decided_s = max([self._decided_s, *(one.seconds for one in now.tuning[-1:])])
-        self._decisions += len(decided)
-        events = [*self._events(found, rows), *decided]
-        sample = sample._replace(decisions=self._decisions)
+        events = [*self._events(found, rows), *map(str, decided)]
         self.last = Sighting(sample, rows, events, found.over)
         return self.last
 
@@ -178,6 +179,7 @@ class WatchedRunner:
             making=states[status.MAKING],
             blocked=states[status.ROOM],
             waits=_shares(since[1].blocked_s, since[0]) if since[1] is not None else {},
+            decisions=dict(self._decisions),
             **_rates(*since),
         )
 

@@ -23,7 +23,7 @@ class TrainingWindow(NamedTuple):
     """What a training did with so many producers: steps/s with their relative standard error, the
     starvation (0 to 1), the share of the producers' time in which they had room, and the batches/s
     that they would make if they always had, with their relative standard error; all of that in
-    `seconds`."""
+    `seconds`. `blocked`: the share of the producers' time in which they waited for room."""
 
     producers: int
     rate: float
@@ -33,6 +33,7 @@ class TrainingWindow(NamedTuple):
     capacity: float = 0.0
     capacity_error: float = 0.0
     seconds: float = 1.0
+    blocked: float = 0.0
 
     @property
     def waits(self) -> bool:
@@ -61,7 +62,7 @@ class TrainingWindow(NamedTuple):
     @property
     def held_up(self) -> bool:
         """True if steps wait while producers have no room: what is ready waits for a late batch."""
-        return self.waits and self.used < 1 - BLOCKED
+        return self.waits and self.blocked > BLOCKED
 
 
 class Comparison(NamedTuple):
@@ -216,7 +217,7 @@ def mean(windows: Sequence[TrainingWindow]) -> TrainingWindow:
     seconds = sum(one.seconds for one in windows)
     shares = [one.seconds / seconds for one in windows]
     columns = list(zip(*windows, strict=True))
-    rate, error, starvation, used, capacity, capacity_error = columns[1:-1]
+    rate, error, starvation, used, capacity, capacity_error = columns[1:-2]
     return TrainingWindow(
         windows[0].producers,
         sum(map(operator.mul, shares, rate)),
@@ -226,6 +227,7 @@ def mean(windows: Sequence[TrainingWindow]) -> TrainingWindow:
         sum(map(operator.mul, shares, capacity)),
         math.hypot(*map(operator.mul, shares, capacity_error)),
         seconds,
+        sum(map(operator.mul, shares, columns[-1])),
     )
 
 

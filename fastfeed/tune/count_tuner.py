@@ -13,7 +13,7 @@ WATCH_WINDOW_S = 2.0
 SEARCH_AGAIN_S = 60.0  # before another number is tried while steps wait; doubled if in vain
 CHANGES_AT_ONCE = 2.0  # of a number that was found; then one in CHANGE_S, doubled if in vain
 FIRST_CHANGES = 16  # after which the first search ends with what it knows
-HELD_S = 30.0  # for which a limit that was too low counts as what it was
+HELD_S = 30.0  # for which a limit that was too low counts as what it was; doubled if it comes again
 MOST_OWED = 3.0  # by a search that goes on
 ANOTHER = 1.5  # times the rate, or less by as much: another training, which waits for no debts
 CHANGE_S, LONGEST_CHANGE_S = 60.0, 480.0
@@ -93,6 +93,7 @@ class CountTuner:
         self._changes = 0  # in the first search
         self._unlimited, self._limit = 0, ""  # the number before a limit, and the limit
         self._held, self._held_s = 0, -math.inf  # the last limit that was too low, and when
+        self._hold_s = HELD_S
         self._meter.begin(count, NOTHING_YET)
 
     @property
@@ -109,8 +110,12 @@ class CountTuner:
             return ""
         return (
             f"steps wait for {found.starvation:.0%} of the time, and producers for room for "
-            f"{1 - found.used:.0%} of theirs"
+            f"{found.blocked:.0%} of theirs"
         )
+
+    def propose(self, knob: str, value: int, *, why: str) -> None:
+        """Note a value of an option that only the user may set."""
+        self._note(Decision(self._now_s, knob, 0, value, kept=False, why=why, proposed=True))
 
     def begin_feed(self) -> None:
         """Go on with another feed, whose counters begin at 0."""
@@ -126,7 +131,7 @@ class CountTuner:
         before, first = self._search.wanted, self._begun_with is None and self.searches
         forced = False
         most, why = self._limits(now, before)
-        if now_s < self._held_s + HELD_S:
+        if now_s < self._held_s + self._hold_s:
             most = min(most, self._held)
         if before > most:
             self._reduce(most, why)
@@ -212,6 +217,9 @@ class CountTuner:
     def _reduce(self, most: int, why: str) -> None:
         """Have no more than a limit allows. A search goes on below it."""
         search = self._search
+        if self._now_s >= self._held_s + self._hold_s:  # another time
+            again = self._now_s < self._held_s + 3 * self._hold_s
+            self._hold_s = min(2 * self._hold_s, LONGEST_CHANGE_S) if again else HELD_S
         self._held, self._held_s = most, self._now_s
         if search.count > most:
             self._unlimited, self._limit = max(self._unlimited, search.count), why
@@ -236,7 +244,9 @@ class CountTuner:
         self._meter.begin(count, self._now)
 
     def _decide(self, before: int, after: int, *, why: str, kept: bool = True) -> None:
-        decision = Decision(self._now_s, self._knob, before, after, kept, why)
+        self._note(Decision(self._now_s, self._knob, before, after, kept, why))
+
+    def _note(self, decision: Decision) -> None:
         self.history = (*self.history[-MAX_HISTORY:], decision)
 
 

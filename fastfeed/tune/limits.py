@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+
+import psutil
 
 from fastfeed.core.machine import (
     WORKER_NBYTES,
@@ -33,6 +36,7 @@ NEARLY_FULL = 0.05  # of the memory of the control group is left
 CORE_ROOM = 1.5
 LATELY_S = 60.0  # whose work says how much of a core a producer uses
 LARGE = 2  # times the mean: a batch that has room, too
+COMPUTES = 0.5  # of a core, for the first batch, which more producers would only delay
 CALM_S = 30.0  # without pressure, after which producers may come back
 
 
@@ -44,9 +48,10 @@ class ProducerLimits:
     ) -> None:
         self._pids = pids  # of its worker processes
         self._knob = knob
-        self._options = options
+        self.options = options
         self._looked_s = self._pressed_s = -math.inf
-        self._stalls_s = math.inf  # until the last look
+        self._stalls_s = self._cpu_s = math.inf  # until the last look
+        self._computes = False  # for the first batch
         self._system, self._cores = (1, ""), 1
         self._counted, self._counted_s = 0, -math.inf  # the number at the last look at the room
         self._in_memory: float = math.inf
@@ -57,6 +62,7 @@ class ProducerLimits:
     def begin_feed(self) -> None:
         """Go on with another feed, whose counters begin at 0."""
         self._work.clear()
+        self._cpu_s = math.inf
 
     def refuse(self, count: int) -> None:
         """Note that the system could not start more than `count`, for now."""
@@ -75,6 +81,8 @@ class ProducerLimits:
         if now_s - self._pressed_s < CALM_S:
             found.append((self._pressed_at, "the pressure on the memory"))
         found.append((self._in_memory, "memory="))
+        if self._computes:
+            found.append((count, "the first batch, which takes a core,"))
         used = self._core_share()
         if used and self._knob != "producers":
             # no more are tried; more that were found to gain wait longer than was known, and stay
@@ -93,7 +101,7 @@ class ProducerLimits:
             self._counted, self._counted_s = count, now_s
         if batches and (old or not known):
             each = now.consumed.nbytes // batches
-            self._in_memory = most_in_memory(self._options, each, knob=self._knob)
+            self._in_memory = most_in_memory(self.options, each, knob=self._knob)
         stalls_s = memory_stalls_s() or 0.0
         pressed = stalls_s - self._stalls_s > PRESSED * since_s
         self._stalls_s = stalls_s
@@ -101,7 +109,19 @@ class ProducerLimits:
             # a thread that leaves frees a batch or two, which is not what fills the group
             fewer = max(1, count // 4) if pressed or self._knob != "threads" else 0
             self._pressed_s, self._pressed_at = time.monotonic(), max(1, count - fewer)
+        cpu_s = 0.0 if now.produced.batches else self._trees_cpu_s()
+        self._computes = cpu_s - self._cpu_s > COMPUTES * since_s
+        self._cpu_s = cpu_s
         self._work.append((now.produced.cpu_s, now.produced.busy_s))
+
+    def _trees_cpu_s(self) -> float:
+        """Return the seconds on a core of this process and its workers; producers count their own
+        when a batch is made."""
+        total = time.process_time()
+        for pid in self._pids():
+            with contextlib.suppress(psutil.Error):  # it has ended
+                total += sum(psutil.Process(pid).cpu_times()[:2])
+        return total
 
     def _core_share(self) -> float:
         """Return how much of a core a producer that works has used lately; 0 if unknown."""
@@ -113,7 +133,7 @@ class ProducerLimits:
         return min(1.0, (now_cpu_s - cpu_s) / (now_busy_s - busy_s)) if now_busy_s else 0.0
 
     def _fits(self, count: int) -> tuple[int, str]:
-        remote = self._options.remote
+        remote = self.options.remote
         if self._knob == "producers" and isinstance(remote, Remote) and remote.address != "local":
             return workers_that_fit(count, nbytes=1)  # their memory is that of other nodes
         if self._knob == "threads":

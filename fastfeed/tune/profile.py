@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -36,14 +37,13 @@ BETTER = 1.1  # rate of processes, as a factor of that of threads, that is worth
 @dataclass(frozen=True)
 class FeedProfile:
     """Seconds that one producer takes for a batch: by stage, on a core, and with the interpreter
-    lock. `step_s`: seconds of the training's step, `nbytes`: of a batch; 0 if unknown."""
+    lock. `nbytes`: of a batch; 0 if unknown."""
 
     batches: int
     stages: dict[str, float]
     cpu_s: float
     lock_s: float
     cores: int
-    step_s: float = 0.0
     nbytes: int = 0
 
     @property
@@ -58,7 +58,7 @@ class FeedProfile:
         batch["native"] = max(0.0, self.cpu_s - self.lock_s)
         workload = Workload(
             rows_of(BATCH_PARTS, **batch),
-            rows_of(STEP_PARTS, accelerator=self.step_s),
+            rows_of(STEP_PARTS),
             cores=self.cores,
         )
         return 1 / max(1e-9, *demands(workload, producers).values())
@@ -104,9 +104,7 @@ class FeedProfile:
         return "\n".join(lines)
 
 
-def profile(
-    source: Any, *, seconds: float = PROFILE_LIMIT_S, step_s: float = 0.0, **options: Any
-) -> FeedProfile:
+def profile(source: Any, *, seconds: float = PROFILE_LIMIT_S, **options: Any) -> FeedProfile:
     """Measure for `seconds` at most what the batches of a source cost with the options of a
     FeedRunner, in one thread, and return it.
 
@@ -114,12 +112,10 @@ def profile(
     cannot work, and for an iterator, whose batches would be lost; SpecError, ProducerError and
     FeedTimeout as a FeedRunner does.
     """
-    return profiled(source, options_from(options), seconds=seconds, step_s=step_s)
+    return profiled(source, options_from(options), seconds=seconds)
 
 
-def profiled(
-    source: Any, options: FeedOptions, *, seconds: float = PROFILE_LIMIT_S, step_s: float = 0.0
-) -> FeedProfile:
+def profiled(source: Any, options: FeedOptions, *, seconds: float = PROFILE_LIMIT_S) -> FeedProfile:
     """Return what `profile` returns, of options."""
     if not source_from(source, options).repeatable:
         raise OptionError(
@@ -128,6 +124,8 @@ def profiled(
         )
     limit_s = min(seconds, options.stall_timeout_s)
     alone = replace(options, threads=1, processes=0, remote=None, epochs=1, metrics=None)
+    if options.stealing:  # what is thrown away is no part of the job
+        alone = replace(alone, shard=None)
     feed = Feed(source, replace(alone, stall_timeout_s=limit_s), seed=options.seed or 0)
     feed.warnings.share({"lock"})  # the profile says it
     probe = LockProbe()
@@ -144,17 +142,17 @@ def profiled(
             raise
     finally:
         seen = feed.snapshot()
-        made, nbytes = seen.produced, seen.consumed.nbytes // max(1, taken - 1)
+        made = seen.produced
         probe.stop()
         feed.stop()  # the next feed may not run beside it
         probe.thread.join()
     if not made.batches:  # the first one takes longer
         took_s = time.perf_counter() - begin_s
         made = StageRow(read_s=took_s, cpu_s=time.process_time() - begin_cpu_s)
-    return replace(_profile_of(made, probe.late_share, step_s=step_s), nbytes=nbytes)
+    return _profile_of(made, probe.late_share)
 
 
-def _profile_of(made: StageRow, held: float, *, step_s: float) -> FeedProfile:
+def _profile_of(made: StageRow, held: float) -> FeedProfile:
     batches = max(1, made.batches)
     cpu_s = min(made.cpu_s, made.busy_s) / batches
     return FeedProfile(
@@ -163,7 +161,7 @@ def _profile_of(made: StageRow, held: float, *, step_s: float) -> FeedProfile:
         cpu_s=cpu_s,
         lock_s=min(cpu_s, held * made.busy_s / batches) if lock_is_on() else 0.0,
         cores=cores_of_rank(),
-        step_s=step_s,
+        nbytes=made.nbytes // batches,
     )
 
 
@@ -172,6 +170,7 @@ def chosen(given: Any, source: Source, *, options: FeedOptions) -> tuple[FeedOpt
     and the streams of a callable, and the decision. Raise what `profile` raises."""
     knobs = options.tuned
     knob, count, nbytes = knobs[0], 1, 0
+    each = 1 if "threads" in knobs else options.threads  # threads of a worker process
     why = "an iterator cannot be read twice to see what a batch costs"
     if source.repeatable:
         found = profiled(given, options)
@@ -185,14 +184,15 @@ def chosen(given: Any, source: Source, *, options: FeedOptions) -> tuple[FeedOpt
         number = Auto(1)
     else:
         own = isinstance(source, CallableSource) and source.takes_worker
-        number = min(count, fitting(options, nbytes, knob=knob)) if own else 1
+        number = math.ceil(count / each) if knob == "processes" else count
+        number = min(number, fitting(options, nbytes, knob=knob)) if own else 1
         why += ". It stays: " + ("each producer has its stream" if own else "there is one stream")
     decision = Decision(0.0, knob, 1, int(number), True, why)
     if knob == "producers":
         return options.with_workers(options.processes, number), decision
     if knob == "threads":
         return replace(options, threads=number, processes=0), decision
-    return replace(options, threads=1, processes=number), decision
+    return replace(options, threads=each, processes=number), decision
 
 
 def _can_be_made(source: Source, options: FeedOptions, *, nbytes: int) -> bool:

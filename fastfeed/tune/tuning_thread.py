@@ -20,7 +20,8 @@ LOG = logging.getLogger("fastfeed")
 SEARCH_POLL_S, STEADY_POLL_S = 0.1, 0.5  # a look takes 0.1 ms, 1 ms in a session
 START_LIMIT_S = 30.0  # most that a new producer is waited for
 JOIN_S = 1.0
-PROPOSAL = "order=Reorder(window=64) would let batches that are ready pass a late one"
+WINDOW = 64  # of the order that is proposed
+PROPOSAL = f"order=Reorder(window={WINDOW}) would let batches that are ready pass a late one"
 
 
 class TunedStream(Protocol):
@@ -45,16 +46,14 @@ class TuningThread:
         self.knob = knob
         self._feed: weakref.ref[Any] | None = None
         self._limits = ProducerLimits(knob, stream.options, pids=self._pids)
-        count, options = count_of(stream.options, knob), stream.options
-        each = options.threads if knob == "processes" else 1  # producers of one
-        others = options.parallel - each * count
+        self._options = stream.options
         self._tuner = CountTuner(
-            knob, count, limits=self._limits.most, producers=lambda n: others + each * n
+            knob, count_of(self._options, knob), limits=self._limits.most, producers=self._in_all
         )
         self._past = past  # decisions of earlier threads
         self._begin_s = time.perf_counter() - (past[-1].seconds if past else 0.0)
         self._changed_s = -START_LIMIT_S
-        self._proposed = False
+        self._proposed = any(one.proposed for one in past)
         self._searches = True  # until the number that was found is there
         self._over = threading.Event()
         self._ending = threading.Lock()
@@ -103,6 +102,12 @@ class TuningThread:
         finally:
             self._ended = True
 
+    def _in_all(self, count: int) -> int:
+        """Return the producers of every kind where there are so many of this one."""
+        options = self._options
+        each = options.threads if self.knob == "processes" else 1
+        return options.parallel + each * (count - count_of(options, self.knob))
+
     def _pids(self) -> list[int]:
         """Return the worker processes on this machine."""
         stream = self._stream()
@@ -117,6 +122,7 @@ class TuningThread:
             self._tuner.begin_feed()
             self._limits.begin_feed()
             self._feed = weakref.ref(feed)
+        self._options = self._limits.options = stream.options
         now_s = time.perf_counter() - self._begin_s
         measures = now_s >= self._changed_s + START_LIMIT_S
         if not measures:  # a new producer cannot show yet what it gains
@@ -136,8 +142,8 @@ class TuningThread:
         held_up = "" if self._proposed or stream.options.order != "kept" else self._tuner.held_up
         if held_up:
             self._proposed = True
-            LOG.info("%s: %s; %s", self.knob, held_up, PROPOSAL)
-        for decision in self._tuner.history[-1:]:
+            self._tuner.propose("order", WINDOW, why=f"{held_up}; {PROPOSAL}")
+        for decision in self._tuner.history[-2:]:
             if decision.seconds == now_s:
                 LOG.info("%s", decision)
 

@@ -26,13 +26,15 @@ OWN_TIMES = 15  # of steps that are remembered: a pause differs from most of the
 
 class Gap(NamedTuple):
     """What happened between the last steps before two looks. `making_s`: seconds in which producers
-    worked, or waited for what the trainer reads; `fell`: by how many the ready batches fell."""
+    worked, or waited for what the trainer reads; `room_s`: waited for room; `fell`: by how many the
+    ready batches fell."""
 
     seconds: float
     steps: int
     waited_s: float
     busy_s: float
     making_s: float
+    room_s: float
     made: int
     fell: int
 
@@ -136,7 +138,7 @@ class WindowMeter:
         least = FEW_BATCHES if seconds > LONG_WINDOW_S else MIN_BATCHES
         part = min(1.0, seconds / self._seconds, steps / least)  # of a whole window
         made, fell = sum(one.made for one in self._gaps), sum(one.fell for one in self._gaps)
-        even = made >= FEW_BATCHES * self._producers(self._count)
+        even = made >= FEW_BATCHES * self._producers(self._count) and len(self._gaps) >= FEW_BATCHES
         if part < (max(SHORTEST, works) if even else 1):
             return None
         if made < fell - self._producers(self._count):  # most of it was made before
@@ -159,7 +161,7 @@ class WindowMeter:
 
     def _window(self, cut: float) -> TrainingWindow:
         gaps, producers = self._gaps, self._producers(self._count)
-        seconds, steps, waited_s, busy_s, making_s, made, fell = (
+        seconds, steps, waited_s, busy_s, making_s, room_s, made, fell = (
             sum(one[i] for one in gaps) for i in range(len(Gap._fields))
         )
         used = min(1.0, busy_s / (producers * seconds)) or 1.0
@@ -178,6 +180,7 @@ class WindowMeter:
             capacity=producers * made / making_s if making_s > 0 else 0.0,
             capacity_error=known,
             seconds=seconds,
+            blocked=room_s / (producers * seconds),
         )
         # all that is made is used, if each is at work but for the batch that it is to finish
         starves = found.waits and used >= max(0.5, 1 - BLOCKED - self._batch_s / seconds)
@@ -199,6 +202,7 @@ def _between(last: Snapshot, now: Snapshot) -> Gap:
         waits[1] - waits[0],
         busy_s,
         busy_s + max(0.0, min(input_s, trainer_s * len(now.producers))),
+        now.produced.wait_out_s - last.produced.wait_out_s,
         now.produced.batches - last.produced.batches,
         last.depth - now.depth,
     )

@@ -306,10 +306,10 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
         made: list[str] = []
         training = Training("title", lambda quick: (None, ""), forms, target, 9)
 
-        def measure(training: str, form: str, *, quick: bool) -> dict[str, Any]:
+        def measure(training: str, form: str, *, quick: bool, seed: int) -> dict[str, Any]:
             if len(made) == end:
                 raise KeyboardInterrupt
-            made.append(form)
+            made.append(f"{form}, seed {seed}" if seed else form)
             return run(10.0)
 
         monkeypatch.setattr(command, "training_of", lambda name: training)
@@ -326,10 +326,10 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
 def test_forms_run_in_turn_and_an_interrupted_comparison_goes_on(
     compare: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare(end=3) == ["one", "two", "two"]
-    assert compare() == ["one"]
+    assert compare(end=3) == ["one", "two", "two, seed 1"]
+    assert compare() == ["one, seed 1"]
     assert compare() == []
-    assert compare(rounds=3) == ["one", "two"]
+    assert compare(rounds=3) == ["one, seed 2", "two, seed 2"]
     found = json.loads((tmp_path / "trainings.json").read_text())
     assert {row["form"]: len(row["runs"]) for row in found["rows"]} == {"one": 3, "two": 3}
     said = capsys.readouterr().out

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dataclasses
-import importlib
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,12 +16,19 @@ from typing import Any
 
 import pytest
 
-from fastfeed import FeedOptions, FeedRunner
+from fastfeed import FeedRunner
 from tests.helpers.pages import PAGES, ROOT, Block, blocks, name_of
 
 RECIPES = ROOT / "docs" / "recipes.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-REASONS = {"needs a cluster of Ray", "needs a service of tf.data"}
+SERVICE = """\
+import tensorflow as tf
+
+made = tf.data.experimental.service
+dispatcher = made.DispatchServer()
+config = made.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
+worker = made.WorkerServer(config)
+"""
 # each begins a line of a program and of nothing else that the pages show
 PYTHON = re.compile(r"^(import|from|def|with|for) ", re.MULTILINE)
 # the first line of a block that a page asks to save, and that its other blocks may import
@@ -30,9 +37,9 @@ SAVED = re.compile(r"# (\w+)\.py\n")
 SHORTER = {TUTORIAL: {"return 6400": "return 32", "in range(20)": "in range(2)"}}
 
 
-def python(page: Path, *, run: bool) -> list[Block]:
-    """Return the blocks that run, or those that the page says do not."""
-    return [b for b in blocks(page) if b.language == "python" and bool(b.not_run) != run]
+def python(page: Path) -> list[Block]:
+    """Return the blocks of Python."""
+    return [block for block in blocks(page) if block.language == "python"]
 
 
 def cases() -> list[Any]:
@@ -41,7 +48,7 @@ def cases() -> list[Any]:
     return [
         pytest.param(page, block, id=f"{name_of(page)}:{block.line}")
         for page in PAGES
-        for block in python(page, run=True)
+        for block in python(page)
         if page != RECIPES and not (page == TUTORIAL and SAVED.match(block.code))
     ]
 
@@ -55,20 +62,6 @@ def modules(code: str) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             found.add(str(node.module).partition(".")[0])
     return found - {*sys.stdlib_module_names, "fastfeed", "numpy"}
-
-
-def missing(code: str) -> list[str]:
-    """Return the names that code takes from fastfeed, and the options of a FeedRunner, that do not
-    exist."""
-    options = {field.name for field in dataclasses.fields(FeedOptions)} | {"workers"}
-    found = []
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fastfeed"):
-            module = importlib.import_module(str(node.module))
-            found += [alias.name for alias in node.names if not hasattr(module, alias.name)]
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "FeedRunner":
-            found += [k.arg for k in node.keywords if k.arg and k.arg not in options]
-    return found
 
 
 def undefined(code: str) -> set[str]:
@@ -95,7 +88,7 @@ class Reader:
 
     def run(self, block: Block) -> dict[str, Any]:
         """Run a block and nothing else, and return its names."""
-        for before in python(self.page, run=True):
+        for before in python(self.page):
             if before.line < block.line and SAVED.match(before.code):
                 self.save(before)
         return runpy.run_path(str(self.file(block)), run_name="__main__")
@@ -131,7 +124,7 @@ def test_the_tutorial_trains_and_its_batches_feed_a_runner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader = Reader(TUTORIAL, tmp_path, monkeypatch)
-    train, feed = (b for b in python(TUTORIAL, run=True) if SAVED.match(b.code))
+    train, feed = (b for b in python(TUTORIAL) if SAVED.match(b.code))
     assert all(long in train.code for long in SHORTER[TUTORIAL])
     reader.run(train)
     assert re.fullmatch(r"0 \d\S+\n1 \d\S+\n", capsys.readouterr().out)
@@ -142,7 +135,7 @@ def test_the_tutorial_trains_and_its_batches_feed_a_runner(
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_each_block_defines_what_it_uses(page: Path) -> None:
-    code = [block for run in (True, False) for block in python(page, run=run)]
+    code = python(page)
     assert not {block.line: names for block in code if (names := undefined(block.code))}
 
 
@@ -151,24 +144,24 @@ def test_names_that_are_defined_nowhere_are_found() -> None:
     assert not undefined("import os.path\nfor n in [1]:\n    print(n, lambda x: x, os, __name__)")
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if python(p, run=False)], ids=name_of)
-def test_what_does_not_run_gives_a_reason_and_names_what_exists(page: Path) -> None:
-    for block in python(page, run=False):
-        assert block.not_run in REASONS
-        compile(block.code, page, "exec")
-        assert not missing(block.code), f"{name_of(page)}:{block.line}"
-
-
-def test_each_reason_has_a_block() -> None:
-    assert {b.not_run for page in PAGES for b in python(page, run=False)} == REASONS
+def test_batches_come_from_a_service_of_tf_data(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    address = '"grpc://dispatcher:5050"'
+    (code,) = (b.code for page in PAGES for b in python(page) if address in b.code)
+    take = "with runner:\n    print(next(iter(runner)).shape)\n"
+    (tmp_path / "train.py").write_text(SERVICE + code.replace(address, "dispatcher.target") + take)
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.stdout.split() == ["(64,)"], done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_of_python_is_named_so(page: Path) -> None:
     others = [block for block in blocks(page) if block.language != "python"]
     assert not [block.line for block in others if PYTHON.search(block.code)]
-
-
-def test_names_that_do_not_exist_are_found() -> None:
-    assert missing("from fastfeed import FeedRunner, Shuffel") == ["Shuffel"]
-    assert missing("FeedRunner(x, batch_size=2, workers='auto', worker=3)") == ["worker"]

@@ -14,16 +14,14 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-NOT_RUN = re.compile(r"<!-- not run: (.*) -->")
 
 
 class Block(NamedTuple):
-    """A fenced block; `not_run` is the reason that the comment above it gives, or empty."""
+    """A fenced block."""
 
     line: int
     language: str
     code: str
-    not_run: str
 
 
 def name_of(page: Path) -> str:
@@ -41,13 +39,8 @@ def inline(page: Path, kind: str) -> Iterator[Token]:
 
 @cache
 def blocks(page: Path) -> list[Block]:
-    found = []
-    for before, token in pairwise([Token("", "", 0), *tokens(page)]):
-        if token.type == "fence":
-            mark = before.type == "html_block" and NOT_RUN.fullmatch(before.content.strip())
-            line = token.map[0] + 1
-            found.append(Block(line, token.info, token.content, mark[1] if mark else ""))
-    return found
+    fences = (token for token in tokens(page) if token.type == "fence")
+    return [Block(token.map[0] + 1, token.info, token.content) for token in fences]
 
 
 def anchors(page: Path) -> list[str]:

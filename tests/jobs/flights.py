@@ -83,6 +83,7 @@ def sample(second: float, **changes: Any) -> RunnerSample:
         making=2,
         blocked=1,
         waits={"read": 0.4, "collate": 0.1},
+        decisions={"kept": 2, "given up": 1, "proposed": 0},
         steps_per_second=20.0,
         bytes_per_second=20e6,
         starvation=0.5,

@@ -33,6 +33,7 @@ whole = st.integers(-1, 2**63 - 1)
 real = st.floats(0, 1e12)
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=300)
 STRATEGIES = {int: whole, float: real, str: text, float | None: st.none() | real}
+STRATEGIES[dict[str, int]] = st.dictionaries(text, whole, max_size=4)
 STRATEGIES[dict[str, float]] = st.dictionaries(text, real, max_size=4)
 
 

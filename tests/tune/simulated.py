@@ -52,7 +52,8 @@ class SimulatedTraining:
         heapq.heapify(self._events)
         self._taken = self._made = self._next = self._working = 0
         self._ready: set[int] = set()
-        self._waiting: list[int] = []  # batches that are made and have no room
+        self._waiting: dict[int, float] = {}  # batches that are made and have no room, since when
+        self._room_s = 0.0
         self._busy_s = self._wait_s = self._last_s = 0.0
         self._first_s = -1.0
         self._asked_s: float | None = None
@@ -102,7 +103,7 @@ class SimulatedTraining:
     def _put(self, ticket: int, seconds: float) -> None:
         self._working -= 1
         self._busy_s += seconds
-        self._waiting.append(ticket)
+        self._waiting[ticket] = self.now_s
         self._shift()
 
     def _shift(self) -> None:
@@ -111,7 +112,7 @@ class SimulatedTraining:
             room = max(16, 4 * self.count) - len(self._ready)
             moved = [one for one in sorted(self._waiting) if room > 0 or one == self._taken][:1]
             for one in moved:
-                self._waiting.remove(one)
+                self._room_s += self.now_s - self._waiting.pop(one)
                 self._ready.add(one)
                 self._made += 1
             if self._asked_s is not None and self._taken in self._ready:
@@ -151,7 +152,7 @@ class SimulatedTraining:
     def _snapshot(self) -> Snapshot:
         seen = self._first_s >= 0
         consumed = StageRow(batches=max(0, self._taken - 1), wait_in_s=self._wait_s)
-        made = StageRow(batches=self._made, read_s=self._busy_s)
+        made = StageRow(batches=self._made, read_s=self._busy_s, wait_out_s=self._room_s)
         return Snapshot(
             self.now_s - self._first_s if seen else 0.0,
             made,

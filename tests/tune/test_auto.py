@@ -24,6 +24,7 @@ from fastfeed.core.stats import StageRow
 from fastfeed.errors import FeedTimeout, OptionError, ProducerFailed
 from fastfeed.jobs.runner_samples import WatchedRunner
 from fastfeed.model.workload import Producers
+from fastfeed.ranks import ShardServer
 from fastfeed.tune import limits, profile
 from fastfeed.tune.count_tuner import CountTuner
 from fastfeed.tune.profile import FeedProfile, _profile_of
@@ -41,7 +42,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
-def test_an_order_that_costs_is_told_and_stays(
+def test_an_order_that_costs_is_told_once_and_stays(
     script: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(CountTuner, "held_up", "steps wait")
@@ -51,7 +52,16 @@ def test_an_order_that_costs_is_told_and_stays(
     ):
         next(iter(runner))
         until(lambda: any("order=Reorder(" in one for one in caplog.messages), "the log")
-        assert runner.options.order == "kept" and not runner.tuning()
+        assert runner.options.order == "kept"
+        runner.resize(threads="auto")
+        script += [2]
+        until(lambda: runner.options.threads == 2, "a later look")
+        told, decided = runner.tuning()
+        assert (told.knob, told.after, told.result) == ("order", 64, "proposed")
+        assert str(told) in caplog.messages and decided.result == "kept"
+        seen = WatchedRunner(runner._stream, 0).look()
+        assert seen is not None and str(told) in seen.events
+        assert seen.sample.decisions == {"proposed": 1, "kept": 1, "given up": 0}
 
 
 def tuners() -> list[threading.Thread]:
@@ -94,11 +104,11 @@ def test_what_was_decided_is_told(script: list[int], caplog: pytest.LogCaptureFi
         found = seen.look()
         assert found is not None
         assert "threads 1 -> 3: the test" in found.events
-        assert found.sample.decisions == 1
+        assert found.sample.decisions["kept"] == 1
         again = seen.look()
         assert again is not None
         assert "threads 1 -> 3: the test" not in again.events
-        assert again.sample.decisions == 1
+        assert again.sample.decisions["kept"] == 1
         until(lambda: "threads 1 -> 3: the test" in caplog.messages, "the log")
 
 
@@ -172,6 +182,21 @@ def test_the_streams_of_a_callable_are_counted_once(options: dict[str, Any]) -> 
         assert "each producer has its stream" in decision.why
         assert runner.options.parallel == decision.after
         assert not tuners()
+
+
+def test_the_threads_of_the_workers_of_a_callable_stay() -> None:
+    with FeedRunner(shares, processes="auto", threads=3) as runner:
+        assert sorted(int(batch[0]) for batch in runner) == list(range(60))
+        assert (runner.options.threads, runner.options.processes > 0) == (3, True)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_profile_takes_nothing_from_a_job_of_ranks(seed: int | None) -> None:
+    with ShardServer() as server:
+        options = {"batch_size": 2, "seed": seed, "shard": server.address, "epochs": 2}
+        with FeedRunner(np.arange(40), workers="auto", **options) as runner:
+            found = sorted(int(record) for batch in runner for record in batch)
+    assert found == sorted([*range(40)] * 2)
 
 
 def test_a_callable_that_makes_one_stream_has_one_producer() -> None:
@@ -252,9 +277,9 @@ def test_a_profile_measures() -> None:
 
 def test_without_a_lock_threads_suit_python_code(monkeypatch: pytest.MonkeyPatch) -> None:
     made = StageRow(batches=10, transform_s=0.1, cpu_s=0.1)
-    assert _profile_of(made, 1.0, step_s=0.0).choice.processes > 0
+    assert _profile_of(made, 1.0).choice.processes > 0
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    assert _profile_of(made, 1.0, step_s=0.0).choice.processes == 0
+    assert _profile_of(made, 1.0).choice.processes == 0
     assert NATIVE.choice == Producers(4)
 
 
@@ -438,9 +463,10 @@ def test_a_kind_that_has_no_room_in_memory_is_not_chosen(monkeypatch: pytest.Mon
         assert runner.options.processes
 
 
-def python_bound(made: StageRow, held: float, *, step_s: float) -> FeedProfile:
+def python_bound(made: StageRow, held: float) -> FeedProfile:
     """The profile of a source that holds Python's lock, on four cores."""
-    return FeedProfile(made.batches, {"read": 1.0}, 1.0, 1.0, 4, step_s)
+    nbytes = made.nbytes // made.batches
+    return FeedProfile(made.batches, {"read": 1.0}, 1.0, 1.0, 4, nbytes)
 
 
 DAEMON = """

@@ -212,6 +212,18 @@ def test_a_limit_that_comes_and_goes() -> None:
     assert changes(training, 60) <= 14
 
 
+def test_a_limit_that_comes_back_with_the_number_holds_ever_longer() -> None:
+    """As the pressure on a memory that has room for five."""
+    training = SimulatedTraining(waiting(0.05), step_s=0.005)
+    training.run(60)
+    for _ in range(3000):
+        training.most = 5 if training.count > 5 else 64
+        training.run(1)
+    beyond = [at_s for at_s, count in training.changes if at_s > 60 and count > 5]
+    assert beyond[1] < 200
+    assert sum(at_s > 1000 for at_s in beyond) <= 5, training.history
+
+
 def test_a_limit_counts_while_producers_start() -> None:
     tuner = CountTuner("threads", 8, limits=lambda *_: (3, "the test"))
     assert tuner.look(NOTHING_YET, 1.0, measures=False) == 3

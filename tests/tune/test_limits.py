@@ -71,6 +71,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Clock:
     def __init__(self) -> None:
         self.now_s, self.stalls_s, self.full = 1000.0, 500.0, False
+        self.cpu_s = 7.0
+
+    def process_time(self) -> float:
+        return self.cpu_s
 
     def monotonic(self) -> float:
         return self.now_s
@@ -131,6 +135,19 @@ def test_the_last_minute_says_what_a_producer_uses(
         if 1 < second < 150:
             assert (most, why) == (6, "the number of cores"), "half as many again wait"
     assert most > 100
+
+
+def test_a_first_batch_that_takes_a_core_has_it_alone(clock: Clock) -> None:
+    limit = ProducerLimits("threads", FeedOptions(memory="1GB"))
+    assert limit.most(NOTHING_YET, 1)[0] > 8
+    clock.go_on(1.0)
+    clock.cpu_s += 0.9
+    assert limit.most(NOTHING_YET, 1) == (1, "the first batch, which takes a core,")
+    clock.go_on(1.0)  # now it waits
+    assert limit.most(NOTHING_YET, 1)[0] > 8
+    clock.go_on(1.0)
+    clock.cpu_s += 0.9
+    assert limit.most(replace(NOTHING_YET, produced=StageRow(batches=1)), 1)[0] > 8
 
 
 def test_a_refusal_is_forgotten(clock: Clock) -> None:

@@ -41,7 +41,7 @@ def tune_live(pause: Callable[[float], bool]) -> tuple[tuple[Decision, ...], str
             pass
         decided = tuple(one for one in stream.tuning if one not in known)
         for one in decided:  # the present number may be one that is being tried
-            count = one.after if one.kept else one.before
+            count = count if one.proposed else one.after if one.kept else one.before
         stream.resize({knob: count})
     except FeedError as error:
         return (), str(error)

@@ -291,13 +291,34 @@ def measure_again(given: argparse.Namespace) -> None:
     path = given.output / "again.json"
     found = json.loads(path.read_text()) if path.exists() else {}
     os.environ[ROUNDS] = str(rounds_for(0.01))
-    for _ in range(given.rounds):
+    for _ in range(0 if given.report else given.rounds):
         for case in given.cases or CASES:
             rates = found.setdefault(case, {})
             for way in dict.fromkeys(("threads=1", *AUTO, best_fixed(known[case]))):
                 rates.setdefault(way, []).append(measure(case, way, seconds=given.seconds))
                 _write(path, found)
-            print(case, {way: [round(one, 1) for one in rates[way]] for way in rates}, flush=True)
+            print(again_table({case: rates}).split("\n")[-1], flush=True)
+    print(again_table(found))
+
+
+def again_table(found: dict[str, dict[str, list[float]]]) -> str:
+    """Return rates in turn as Markdown: of the best fixed number in steps/s, of others as parts of
+    it; medians, with the lowest and the highest."""
+    columns = ("threads=1", *AUTO)
+    lines = ["| case | best fixed | steps/s | " + " | ".join(columns) + " |"]
+    lines.append("|---|---|--:|" + "--:|" * len(columns))
+    for case, rates in found.items():
+        best = next((way for way in rates if way not in columns), columns[0])
+        middle = statistics.median(rates[best])
+        cells = [_spread(rates[way], 1 / middle, 2) for way in columns]
+        lines.append(f"| {case} | {best} | {_spread(rates[best], 1.0, 1)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _spread(values: list[float], scale: float, digits: int) -> str:
+    found = [scale * one for one in (statistics.median(values), min(values), max(values))]
+    middle, low, high = (f"{one:.{digits}f}" for one in found)
+    return f"{middle} ({low} to {high})"
 
 
 def best_fixed(rates: dict[str, list[float]]) -> str:

@@ -53,6 +53,9 @@ class ContendedSource:
     def __init__(self) -> None:
         self._lock, self._waiting = threading.Lock(), 0
 
+    def __reduce__(self) -> Any:
+        return ContendedSource, ()
+
     def read(self, seconds: float) -> None:
         """Hold the lock for `seconds`, and for a fifth of it more for each that waits."""
         self._waiting += 1

@@ -43,14 +43,18 @@ class BatchLog(HookLog):
         self.short: ShortEpochs | None = None
         self.fitted, self.shown, self.fed = (Digests(most) for _ in range(3))
         self.queued, self.produced = (Digests(most) for _ in range(2))
+        for one in (self.fitted, self.shown, self.fed, self.queued, self.produced):
+            one.ends_known = False
         self._loops: dict[int, Digests] = {}
 
     def fetch(self, loop: Loop, get: Callable[[], Any], *, begin_s: float) -> Any:
         digests = self._loops.setdefault(id(loop), Digests(self._most))
+        self.fed.ends_known = True  # what a loop takes is fed then
         try:
             found = super().fetch(loop, get, begin_s=begin_s)
         except StopIteration:
             digests.end_epoch()
+            self.fed.end_epoch()
             raise
         digests.add(found)
         return found
@@ -62,7 +66,7 @@ class BatchLog(HookLog):
         """
         own = self._loops.get(id(loop), Digests())
         fed = () if loop is not None and loop.waits in IN_GRAPH else (self.fed,)
-        known = (self.fitted, self.shown, own, *fed, self.queued, self.produced)
+        known = (self.fitted, self.shown, *fed, own, self.queued, self.produced)
         found = next((one for one in known if one.leaves), Digests())
         found.losses = self.losses[: self._most]
         if self.short is not None:

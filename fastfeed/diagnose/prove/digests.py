@@ -31,10 +31,10 @@ class Digests:
     each record.
 
     `rows`: by batch and record, the checksums of its leaves; a batch without records of one length
-    has none. `epochs`: how many batches there were at each end of an epoch. `shortened`: epochs are
-    shorter than those of the script. `shuffled`: random numbers decide the order of records, which
-    was kept. `unknown`: what has no checksum, so that nothing can be said. `ended`: there were no
-    more. `ahead`: it is not known if the script has taken the last ones.
+    has none. `epochs`: how many batches there were at each end of an epoch, if `ends_known`.
+    `shortened`: epochs are shorter than those of the script. `shuffled`: random numbers decide the
+    order of records, which was kept. `unknown`: what has no checksum, so that nothing can be said.
+    `ended`: there were no more. `ahead`: it is not known if the script has taken the last ones.
     """
 
     def __init__(self, most: int = COMPARED_BATCHES) -> None:
@@ -45,6 +45,7 @@ class Digests:
         self.losses: list[float] = []
         self.unknown = ""
         self.ended = self.ahead = self.shortened = self.shuffled = False
+        self.ends_known = True
 
     @property
     def full(self) -> bool:
@@ -160,7 +161,9 @@ class _Pair:
     def __init__(self, before: Digests, after: Digests) -> None:
         self.before, self.after = before, after
         self.count = min(len(before.leaves), len(after.leaves))
-        self.ends = [one for one in before.epochs if one in after.epochs and one <= self.count]
+        self.knows_ends = before.ends_known and after.ends_known
+        both = [one for one in before.epochs if one in after.epochs and one <= self.count]
+        self.ends = both if self.knows_ends else []
         self.shuffled = before.shuffled and bool(self.ends)
 
     @property
@@ -172,7 +175,8 @@ class _Pair:
         if self.after.ended and self.count < len(self.before.leaves):
             return f"there are {self.count} batches, and more of the script as it is"
         odd = {one for one in {*self.before.epochs} ^ {*self.after.epochs} if one < self.count}
-        return f"an epoch ends after {min(odd)} batches in one run only" if odd else ""
+        where = f"an epoch ends after {min(odd)} batches in one run only" if odd else ""
+        return where if self.knows_ends else ""
 
     def same_records(self, leaves: Container[int] | None = None) -> bool:
         """Return True if each epoch holds the same records, or the same of these leaves of them;

@@ -11,6 +11,7 @@ import pytest
 from fastfeed.diagnose.patches.fed_loop import FedLoop
 from fastfeed.diagnose.patches.fed_queue import FedQueue
 from fastfeed.diagnose.patches.proposal import Patch
+from fastfeed.diagnose.patches.serial_loop import SerialLoop
 from fastfeed.diagnose.proof import DIFFERENT, SAME
 from fastfeed.diagnose.prove.digests import as_fed, compared, is_number
 from fastfeed.diagnose.prove.trial import Trials
@@ -103,6 +104,39 @@ def test_a_session_gets_what_it_was_fed(
     found = compared(before.digests, after.digests)
     assert found.word == (DIFFERENT if other else SAME)
     assert "200" in found.text
+
+
+EPOCHS = """\
+def epoch():
+    rows = np.random.permutation(240).reshape(-1, 8)
+    for some in rows:
+        yield images[some], some % 10
+x = tf.placeholder(tf.float32, [None, 6], name="x")
+y = tf.placeholder(tf.int64, [None])
+loss = tf.reduce_mean(x) + tf.cast(tf.reduce_mean(y), tf.float32)
+with tf.Session() as sess:
+    for number in range(9):
+        for a, b in epoch():
+            sess.run(loss, feed_dict={x: a, y: b})
+"""
+
+
+@pytest.mark.slow
+def test_a_generator_of_each_epoch_is_compared_by_what_it_feeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No hook sees its end, and the graph takes its float64 as float32."""
+    pytest.importorskip("tensorflow")
+    monkeypatch.chdir(tmp_path)
+    script = Script(tmp_path, HEAD + EPOCHS, kind="session", loop="loss, feed")
+    script.made_at("yield images[some]")
+    one = next(found for found in script.proposals(SerialLoop()) if "threads=1" in found.title)
+    (tmp_path / "scratch").mkdir()
+    room = Workspace(Command(("train.py",)), scratch=tmp_path / "scratch", environment={})
+    trials = Trials(room, seconds=30.0, end_s=math.inf)
+    before, after = (trials.batches(tuple(edits), seconds=30.0) for edits in ((), one.edits))
+    assert before.digests.full and after.digests.epochs[0] == 30
+    assert compared(before.digests, after.digests).word == SAME
 
 
 def test_fed_values_are_as_the_graph_gets_them() -> None:

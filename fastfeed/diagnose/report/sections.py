@@ -191,7 +191,8 @@ def _proof(told: Json) -> Iterator[ReportSection]:
         predicted = _gain(one["predicted"], one["predicted_interval"])
         said = f"predicted {predicted}" if predicted else ""
         same = ": ".join(filter(None, (one["batches"], one["differs"])))
-        notes = [note for note in (one["why"], same, one["loss"], said) if note]
+        said_once = dict.fromkeys((one["why"], same, one["loss"], said))
+        notes = [note for note in said_once if note]
         gain = _gain(one["speedup"], one["interval"])
         items.append(ReportItem("kept" if one["kept"] else "", one["title"], "", gain, notes))
     yield ReportSection("What was tried", items=items, style="tried")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -205,6 +207,20 @@ def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
         raise Exit(CHECK_FAILED)
 
 
+def _check_words(script: tuple[str, ...]) -> None:
+    """Raise NoSuchOption for an option that does not exist, and warn of some behind the script."""
+    known = [name for one in click.get_current_context().command.params for name in one.opts]
+    if script[:1] and script[0].startswith("--"):
+        near = difflib.get_close_matches(script[0].partition("=")[0], known, 2)
+        raise click.NoSuchOption(script[0], possibilities=near)
+    behind = [word for word in script[1:] if word.partition("=")[0] in known]
+    if behind and "--" not in sys.argv:
+        click.echo(
+            f"{behind[0]} is an option of {script[0]}: those of fastfeed stand before the script",
+            err=True,
+        )
+
+
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--seconds",
@@ -310,6 +326,7 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
     -m MODULE runs a module. The script keeps its own output and exit code; the report goes to
     stderr.
     """
+    _check_words(script)
     replay, pid = options.pop("replay"), options.pop("pid")
     proving = {name: options.pop(name) for name in PROVING}
     given = sum(map(bool, (script, replay, pid)))

@@ -68,7 +68,7 @@ class Proof:
                 if one.speedup is not None and one.interval is not None and one.interval[0] > 1:
                     return f"Nothing is proven: {rate}; {one.title}, {one.speedup:.2f}x: {one.why}"
             return (
-                f"Nothing that was tried gains: {rate}"
+                f"Nothing that was tried gains beyond the spread of its runs: {rate}"
                 if self.tried
                 else "No change of this script could be tried"
             )

@@ -185,7 +185,11 @@ def _proof(told: Json) -> Iterator[ReportSection]:
         return
     took = f"It took {duration(proof['seconds'])}."
     gains = _gains([one for one in proof["tried"] if one["speedup"] is not None])
-    yield ReportSection("Proven", gains=gains, texts=[proof["sentence"], took], diff=proof["diff"])
+    texts = [proof["sentence"], took]
+    noise = sum(one["share"] or 0.0 for one in told["causes"] if one["code"] == "external.noise")
+    if not proof["diff"] and noise > VISIBLE:
+        texts.append(f"Other programs took {percent(noise)} of the time: a proof needs the cores.")
+    yield ReportSection("Proven", gains=gains, texts=texts, diff=proof["diff"])
     items = []
     for one in proof["tried"]:
         predicted = _gain(one["predicted"], one["predicted_interval"])

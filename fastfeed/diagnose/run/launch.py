@@ -363,6 +363,9 @@ class Launch:
         dosed = interventions.helper.cpu_s / max(1e-9, found.seconds)
         others = max(0.0, found.machine.other_cpu - dosed)
         machine = replace(found.machine, other_cpu=others)
+        if self._code == EXIT_INTERRUPTED:
+            cut = "the rest of its time: the script was interrupted, and saw no more steps"
+            found = replace(found, missing=(*found.missing, cut))
         return replace(found, machine=machine, interventions=interventions.results())
 
     def _tuned(self, found: Evidence) -> Evidence:

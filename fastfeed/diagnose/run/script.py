@@ -60,13 +60,10 @@ class Script:
         file = os.path.basename(self._what)
         self.name = file if self.how == "file" else f"{self.how} {self._what}".strip()
         if self.how == "file" and not os.path.exists(self._what):
-            what = (
-                "no option of fastfeed diagnose, and" if self._what.startswith("-") else "there is"
-            )
             raise OptionError(
-                f"can't open {self._what!r}: {what} no such file; the script must be a Python "
-                "file, -m module or -c code, behind the options (under torchrun: torchrun "
-                "--no-python fastfeed diagnose -- train.py)"
+                f"can't open {self._what!r}: there is no such file; the script must be a Python "
+                "file, -m module or -c code (under torchrun: torchrun --no-python fastfeed "
+                "diagnose -- train.py)"
             )
         if self.how == "file" and file.endswith(NOTEBOOK):
             with contextlib.suppress(SyntaxError):  # the run shows it

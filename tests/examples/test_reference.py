@@ -56,7 +56,14 @@ PLAN = (
     "samples=1.28M stored=110KB sample=150KB batch=64 source=8ms step=32:164ms,64:292ms "
     "parameters=25.6M accelerators=8 per_machine=4 cores=32 ram=64GB interconnect=10Gbit/s"
 )
-TYPES = {int: "integer", float: "number", str: "text", bool: "boolean", dict[str, float]: "object"}
+TYPES = {
+    int: "integer",
+    float: "number",
+    str: "text",
+    bool: "boolean",
+    dict[str, float]: "object",
+    dict[str, int]: "object",
+}
 TYPES |= {float | None: "number or null", tuple[ProducerSample, ...]: "list"}
 
 

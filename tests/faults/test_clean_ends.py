@@ -154,8 +154,7 @@ def test_stop_in_a_signal_handler(script: Start) -> None:
     [
         "time.sleep(100)",
         "ctypes.PyDLL(None).sleep(30)",
-        "threading.Lock().__enter__() or [lock := threading.Lock(), lock.acquire(), "
-        "lock.acquire()]",
+        "[lock := threading.Lock(), lock.acquire(), lock.acquire()]",
         "[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 3, 15)] and time.sleep(100)",
         "os.kill(os.getpid(), signal.SIGSTOP)",
     ],

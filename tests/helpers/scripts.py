@@ -49,7 +49,9 @@ def say(*words):
 
 def say_tree(count):
     '''Tells the pids of all descendants, once there are `count`.'''
+    end_s = time.monotonic() + 60
     while len(found := below(os.getpid())) < count:
+        assert time.monotonic() < end_s, f"{count} descendants, not {found}"
         time.sleep(0.002)
     say("tree", *found)
 

@@ -112,6 +112,7 @@ def training(place: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # several commands, each with a limit of its own
 @pytest.mark.parametrize("block", commands(), ids=lambda block: block.code.split("\n")[0][:60])
 def test_commands_run(block: Block, place: Path, request: pytest.FixtureRequest) -> None:
     for words in calls(block):

@@ -215,10 +215,8 @@ def _check_words(script: tuple[str, ...]) -> None:
         raise click.NoSuchOption(script[0], possibilities=near)
     behind = [word for word in script[1:] if word.partition("=")[0] in known]
     if behind and "--" not in sys.argv:
-        click.echo(
-            f"{behind[0]} is an option of {script[0]}: those of fastfeed stand before the script",
-            err=True,
-        )
+        text = f"{behind[0]} is passed to the script: options of fastfeed stand before it"
+        click.echo(text, err=True)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -364,7 +364,7 @@ class Launch:
         others = max(0.0, found.machine.other_cpu - dosed)
         machine = replace(found.machine, other_cpu=others)
         if self._code == EXIT_INTERRUPTED:
-            cut = "the rest of its time: the script was interrupted, and saw no more steps"
+            cut = "the rest of the watch: the script was interrupted"
             found = replace(found, missing=(*found.missing, cut))
         return replace(found, machine=machine, interventions=interventions.results())
 

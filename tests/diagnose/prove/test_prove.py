@@ -191,7 +191,7 @@ def test_an_interrupt_ends_every_run(number: signal.Signals, tmp_path: Path) -> 
         (("--prove", "--", "nowhere.py"), "can't open 'nowhere.py': there is no such file"),
         (("--proof", "--", "train.py"), "Did you mean"),
         (("--second", "5", "train.py"), "--seconds"),
-        (("--pid", "1", "train.py", "--budget", "5"), "--budget is an option of train.py"),
+        (("--pid", "1", "train.py", "--budget", "5"), "--budget is passed to the script"),
         (("--prove", "--stop", "--", "train.py"), "--stop is no option of --prove"),
         (("--prove", "--evidence", "e.gz", "--", "train.py"), "--evidence is no option of"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from fastfeed.diagnose.diagnosis import CODES, Diagnosis
+from fastfeed.diagnose.diagnosis import CODES, Cause, Diagnosis
 from fastfeed.diagnose.report import formats, terminal
 from fastfeed.diagnose.report.headline import headline_of
 from fastfeed.diagnose.report.json import json_of
@@ -240,6 +240,23 @@ def test_what_was_proven_comes_first() -> None:
         assert part in words
     assert "predicted 1.84x" in words
     assert "measured above: 1.87x" in words and "untested" not in words
+
+
+def test_nothing_proven_on_a_busy_machine_names_it() -> None:
+    found = proven()
+    assert found.proof is not None
+    causes = (*found.causes, Cause("external.noise", 0.48, ("others",)))
+    for diff, told in (("", True), (found.proof.diff, False)):
+        one = replace(found, causes=causes, proof=replace(found.proof, diff=diff))
+        assert ("Other programs took 48 % of the time" in words_of(shown(one))) == told
+
+
+def test_a_reason_is_told_once() -> None:
+    found = proven()
+    assert found.proof is not None
+    one = replace(found.proof.tried[0], why="other batches: all", batches="other batches")
+    proof = replace(found.proof, diff="", tried=(replace(one, differs="all"),))
+    assert words_of(shown(replace(found, proof=proof))).count("• other batches: all") == 1
 
 
 def test_a_proven_diff_is_shown_whole() -> None:

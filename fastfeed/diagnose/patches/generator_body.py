@@ -71,7 +71,8 @@ class GeneratorBody:
                 )
                 title = f"{RUNNER}(..., transform={fresh(file, MAKER)}, {kind}={count}){sink}"
                 one = Proposal(title, edits, advice, shows=shows, makes=True)
-                forms.append(replace(one, alone=alone, allows=(SAME, OTHER_DRAWS)))
+                one = replace(one, alone=alone, shares=kind == "threads")
+                forms.append(replace(one, allows=(SAME, OTHER_DRAWS)))
             yield replace(forms[0], instead=tuple(forms[1:]))
 
 

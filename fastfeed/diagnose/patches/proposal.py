@@ -39,7 +39,8 @@ class Proposal:
     not. `allows`: what its batches may be, of WORDS.
     `freezes`: what random numbers decide would be the same in each epoch. `alone`: edits of the
     same change with one producer. Several of them may make other batches than the script does, but
-    the same as this one: then no batch depends on those that were made before it.
+    the same as this one: then no batch depends on those that were made before it. `shares`: these
+    producers are threads, which share the random generators of the process.
     """
 
     title: str
@@ -55,6 +56,7 @@ class Proposal:
     allows: tuple[str, ...] = WORDS[:-1]
     freezes: bool = False
     alone: tuple[Edit, ...] = ()
+    shares: bool = False
 
 
 class Patch(Protocol):

@@ -86,11 +86,11 @@ class SerialLoop:
                     title = f"FeedRunner(..., {kind}={count}){sink} {MADE_AHEAD}"
                     around = case.runner_import(file)
                     one = Proposal(title, (*around, *edits), advice, shows=shows, makes=True)
-                    forms.append(
-                        replace(one, alone=(*around, *alone), allows=(*ALIKE, OTHER_DRAWS))
-                        if apart
-                        else replace(one, allows=ALIKE)
-                    )
+                    one = replace(one, allows=ALIKE)
+                    if apart:
+                        one = replace(one, alone=(*around, *alone), shares=kind == "threads")
+                        one = replace(one, allows=(*ALIKE, OTHER_DRAWS))
+                    forms.append(one)
             if forms:
                 first, *others = forms
                 yield replace(first, instead=tuple(others))

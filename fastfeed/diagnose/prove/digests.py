@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 import zlib
 from collections import Counter
@@ -35,6 +36,8 @@ class Digests:
     `shortened`: epochs are shorter than those of the script. `shuffled`: random numbers decide the
     order of records, which was kept. `unknown`: what has no checksum, so that nothing can be said.
     `ended`: there were no more. `ahead`: it is not known if the script has taken the last ones.
+    `draws`: before how many of them the generators of `random` or `numpy.random` drew; `state`: what
+    was then read of these.
     """
 
     def __init__(self, most: int = COMPARED_BATCHES) -> None:
@@ -46,6 +49,12 @@ class Digests:
         self.unknown = ""
         self.ended = self.ahead = self.shortened = self.shuffled = False
         self.ends_known = True
+        self.draws = self.state = 0
+
+    @property
+    def are_drawn(self) -> bool:
+        """True if most batches draw from the generators of the process."""
+        return 2 * self.draws > len(self.leaves)
 
     @property
     def full(self) -> bool:
@@ -69,6 +78,9 @@ class Digests:
         rows = [[_checksum(one[row]) for _, one in seen] for row in many]
         if len(many) * len(seen) * self.most > MOST_CHECKSUMS:
             rows = [[_joined(row)] for row in rows]
+        drawn = _generators_state()
+        self.draws += bool(self.state) and drawn != self.state
+        self.state = drawn
         self.rows.append(rows)
         self.leaves.append(leaves)
 
@@ -297,6 +309,12 @@ def as_fed(key: Any, value: Any) -> Any:
         if dtype is not None and np.dtype(dtype).kind != "O":
             return np.asarray(value, dtype)
     return value
+
+
+def _generators_state() -> int:
+    """Return a checksum of the states of the generators that all code of the process shares."""
+    of_numpy = getattr(sys.modules.get("numpy.random"), "get_state", tuple)()
+    return hash((random.getstate(), str(of_numpy)))
 
 
 def _seen(leaf: Any) -> tuple[str, Any]:

@@ -191,10 +191,11 @@ class Search:
         """
         made = next((one.proposal.title for one in self.kept if one.proposal.makes), "")
         left = [one for one in self.candidates if not one.kept and not one.why]
+        held = self._held(left)
         for one in left:
             if made and one.proposal.makes:
                 one.why = f"kept is another change of who makes the batches: {made}"
-            elif not one.paces and not self._must_confirm(left):
+            elif not one.paces and one not in held and not self._must_confirm(left):
                 self._try(one)
         waits = any(not one.paces and not one.why for one in left)
         tried = [one for one in left if one.paces and not one.why]
@@ -205,6 +206,16 @@ class Search:
                 self._keep(one)
                 return True
         return waits
+
+    def _held(self, left: Sequence[Candidate]) -> list[Candidate]:
+        """Return those that wait for others: where the batches draw from the generators of the
+        process, threads that share them make other ones, and processes have their own."""
+        threads = [one for one in left if one.proposal.shares]
+        several = [one for one in left if one.proposal.alone and one not in threads]
+        if threads and any(not one.paces or one.promises for one in several):
+            seen = self._digests(self._of_base(threads[0].proposal))
+            return threads if seen is not None and seen.are_drawn else []
+        return []
 
     def _must_confirm(self, left: Sequence[Candidate]) -> bool:
         """Return True if one of them promises to gain, and only its proof still has time."""
@@ -283,7 +294,7 @@ class Search:
         """Compare the batches of a candidate with those of its base; return False if it is refused
         for them."""
         edits, shows, what = (*self.edits, *one.proposal.edits), one.proposal.shows, one.proposal
-        of_base = (*self.edits, *shows, *what.shows_before)
+        of_base = self._of_base(what)
         before, after = self._digests_of_both(of_base, (*edits, *shows))
         if (before is not None and after is None) or (before is None and what.shows_before):
             one.why = NO_DIGESTS
@@ -316,6 +327,10 @@ class Search:
             one.why = one.why if alone is not None else NO_DIGESTS
         one.same = same
         return not one.why
+
+    def _of_base(self, what: Proposal) -> tuple[Edit, ...]:
+        """Return the edits of a base that shows its batches as a change of it does."""
+        return (*self.edits, *what.shows, *what.shows_before)
 
     def _digests_of_both(
         self, base: tuple[Edit, ...], edits: tuple[Edit, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ class FakeTrials:
     seconds = 20.0  # most of a run
     random = True  # seeds decide its batches
     short = False  # its epochs can be shortened
+    draws = 0  # before how many of its batches the shared generators drew
 
     def __init__(self, gains: dict[str, Any], *, noise: float = 0.0, batches: Any = None) -> None:
         self.gains = gains
@@ -63,6 +65,7 @@ class FakeTrials:
         value = self.made([edit.text for edit in edits]) + 100 * (reseeded and self.random)
         found.add((np.full((2, 2), value), np.arange(2)))
         found.shortened = bool(epoch and self.short)
+        found.draws = self.draws
         return Result(digests=found)
 
 
@@ -450,3 +453,36 @@ def test_several_producers_make_the_batches_of_one(of_one: int, kept: bool) -> N
     found = searched(trials, proposal("several", alone=alone, allows=(SAME, OTHER_DRAWS)))
     assert bool(found.edits) == kept
     assert ("on the number of producers" in whys(found)["several"]) == (not kept)
+
+
+@pytest.mark.parametrize(
+    ("draws", "gain", "first", "kept"),
+    [
+        (1, 1.3, "processes", "processes"),  # threads would share the generators
+        (0, 1.3, "threads", "threads"),
+        (1, 1.0, "processes", "threads"),  # the step draws, not the batches
+    ],
+)
+def test_threads_that_would_share_generators_wait_for_processes(
+    draws: int, gain: float, first: str, kept: str
+) -> None:
+    trials = FakeTrials({"threads": 2.0, "processes": gain})
+    trials.draws = draws
+    alone = (Edit("train.py", 0, 1, "one"),)
+    threads = proposal("threads", alone=alone, makes=True, shares=True)
+    found = searched(trials, threads, proposal("processes", alone=alone, makes=True))
+    assert next(texts for texts in trials.ran if texts) == [first]
+    assert [edit.text for edit in found.edits] == [kept]
+
+
+def test_batches_that_draw_from_the_shared_generators_are_known() -> None:
+    for draw, known in [
+        (np.random.random, True),
+        (random.random, True),
+        (np.random.default_rng(1).random, False),
+        (random.Random(1).random, False),
+    ]:
+        found = Digests()
+        for _ in range(8):
+            found.add([np.float32(draw())])
+        assert found.are_drawn == known

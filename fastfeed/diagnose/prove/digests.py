@@ -36,8 +36,8 @@ class Digests:
     `shortened`: epochs are shorter than those of the script. `shuffled`: random numbers decide the
     order of records, which was kept. `unknown`: what has no checksum, so that nothing can be said.
     `ended`: there were no more. `ahead`: it is not known if the script has taken the last ones.
-    `draws`: before how many of them the generators of `random` or `numpy.random` drew; `state`: what
-    was then read of these.
+    `draws`: before how many of them the generators of `random` or `numpy.random` drew; `state`: of
+    these at the last one.
     """
 
     def __init__(self, most: int = COMPARED_BATCHES) -> None:
@@ -313,7 +313,7 @@ def as_fed(key: Any, value: Any) -> Any:
 
 def _generators_state() -> int:
     """Return a checksum of the states of the generators that all code of the process shares."""
-    of_numpy = getattr(sys.modules.get("numpy.random"), "get_state", tuple)()
+    of_numpy: Any = getattr(sys.modules.get("numpy.random"), "get_state", tuple)()
     return hash((random.getstate(), str(of_numpy)))
 
 

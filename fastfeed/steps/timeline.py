@@ -64,11 +64,12 @@ class DeviceGap(NamedTuple):
 class Beats(NamedTuple):
     """Times of something that a loop does once in each iteration, and the files and lines of the
     user's that lead to it, the innermost first. `turns`: by file and line of a loop, when its
-    iterations began."""
+    iterations began; `gaps`: and what its iterator left the accelerator without work for."""
 
     times: Sequence[float] = ()
     lines: tuple[tuple[str, int], ...] = ()
     turns: Mapping[tuple[str, int], Sequence[float]] = MappingProxyType({})
+    gaps: Mapping[tuple[str, int], Sequence[DeviceGap]] = MappingProxyType({})
 
 
 class Leaf(NamedTuple):

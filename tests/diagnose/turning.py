@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
+from fastfeed.diagnose.hooks.device_clock import DeviceClock
 from fastfeed.diagnose.sample.iterations import IterationTracker
 from fastfeed.diagnose.sample.loop_parts import LoopLines
 from fastfeed.steps.timeline import Loop, Timeline
@@ -46,4 +47,5 @@ def turns_of(
     code: CodeType = function.__code__
     shares = {first + offset: share for offset, share in (waits or {}).items()}
     numbers = range(first + head, first + last + 1)
-    return IterationTracker(timeline, loop, lines=LoopLines(code, numbers, shares)), loop, timeline
+    lines_of, device = LoopLines(code, numbers, shares), DeviceClock(lambda what, error: None)
+    return IterationTracker(timeline, loop, lines=lines_of, device=device), loop, timeline

@@ -17,6 +17,14 @@ MAX_ASKING_SHARE = 0.002  # of the time, to ask which arrays are ready
 MAX_WAITING_SHARE = 0.01  # of the time, to wait for them
 
 
+class BegunFetch(NamedTuple):
+    """A fetch that has begun: its clock, what that has noted, and when the host began to fetch."""
+
+    clock: Any
+    entry: Any
+    asked_s: float
+
+
 class DeviceClock:
     """Times fetches on the accelerator that is in use, if there is one; `failed` reports errors."""
 
@@ -27,14 +35,23 @@ class DeviceClock:
 
     def fetch(self, loop: Loop, get: Callable[[], Any], *, begin_s: float) -> Any:
         """Return or raise what `get` does; the gap is added to the loop, now or later."""
+        begun = self.begin()
+        item = get()
+        if begun is not None:
+            self.end(begun, loop=loop, begin_s=begin_s)
+        return item
+
+    def begin(self) -> BegunFetch | None:
+        """Return what `end` needs, before a fetch; None if nothing can be said of it."""
         clock: Any = None if self._over else self._tried(self._chosen)
         entry = None if clock is None else self._tried(clock.enter)
-        asked_s = perf_counter()
-        item = get()
-        if entry is not None:
-            fetched = DeviceGap(begin_s, perf_counter() - asked_s)
-            self._tried(lambda: clock.leave(entry, loop=loop, fetched=fetched))
-        return item
+        return None if entry is None else BegunFetch(clock, entry, perf_counter())
+
+    def end(self, begun: BegunFetch, *, loop: Loop, begin_s: float | None = None) -> None:
+        """Add the gap of a fetch to its loop, now or later; `begin_s`: when its step began."""
+        begin_s = begun.asked_s if begin_s is None else begin_s
+        fetched = DeviceGap(begin_s, perf_counter() - begun.asked_s)
+        self._tried(lambda: begun.clock.leave(begun.entry, loop=loop, fetched=fetched))
 
     def _chosen(self) -> CudaEvents | ArrayReadiness | None:
         cuda, jax = cuda_in_use(), _jax_in_use()

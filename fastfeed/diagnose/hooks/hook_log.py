@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from fastfeed.diagnose.evidence import DeadProducer
-from fastfeed.diagnose.hooks.device_clock import DeviceClock
+from fastfeed.diagnose.hooks.device_clock import BegunFetch, DeviceClock
 from fastfeed.steps.recorder import NEVER, StepLog, StepRecorder
 from fastfeed.steps.timeline import Beats, Loop, Mark, Step, Timeline
 
@@ -41,6 +41,10 @@ class HookLog(StepLog):
         self._beats: dict[tuple[int, int], tuple[list[float], tuple[tuple[str, int], ...]]] = {}
         # By thread, and file and line of a loop: when its iterations began.
         self._turns: dict[tuple[int, tuple[str, int]], list[float]] = {}
+        self._fetches: dict[
+            tuple[int, tuple[str, int]], BegunFetch
+        ] = {}  # that have begun, of these
+        self._gaps: dict[tuple[int, tuple[str, int]], Loop] = {}  # and what the device had to do
         # Files and lines of the user's in which a model computes what is trained.
         self.step_lines: set[tuple[str, int]] = set()
         self.device_clock = DeviceClock(self.failed)
@@ -109,7 +113,21 @@ class HookLog(StepLog):
 
     def add_turn(self, file: str, line: int) -> None:
         """Record that an iteration of the loop at a line begins on this thread."""
-        _add_time(self._turns.setdefault((get_ident(), (file, line)), []))
+        key = get_ident(), (file, line)
+        begun = self._fetches.pop(key, None)
+        if begun is not None:
+            loop = self._gaps.setdefault(key, Loop("", "", key[0]))
+            self.device_clock.end(begun, loop=loop)
+        _add_time(self._turns.setdefault(key, []))
+
+    def end_turn(self, file: str, line: int, *, last: bool) -> None:
+        """Record that an iteration of the loop at a line is over and the next one is asked for; or
+        that it was the last one."""
+        key = get_ident(), (file, line)
+        begun = None if last else self.device_clock.begin()
+        self._fetches.pop(key, None)
+        if begun is not None:
+            self._fetches[key] = begun
 
     def beats_of(self, thread: int) -> Beats:
         """Return the updates of the optimizer that is busiest on a thread, and the iterations of
@@ -117,7 +135,12 @@ class HookLog(StepLog):
         found = [beats for (owner, _), beats in list(self._beats.items()) if owner == thread]
         times, lines = max(found, key=lambda beats: len(beats[0]), default=([], ()))
         turns = {at: one[:] for (owner, at), one in list(self._turns.items()) if owner == thread}
-        return Beats(times[:], lines, turns)
+        gaps = {
+            at: one.device_gaps[:]
+            for (owner, at), one in list(self._gaps.items())
+            if owner == thread
+        }
+        return Beats(times[:], lines, turns, gaps)
 
     def find_loop(self, key: Hashable, create: Callable[[], Loop]) -> Loop | None:
         """Return the loop of this key, created if it is new; None for more than MAX_LOOPS."""

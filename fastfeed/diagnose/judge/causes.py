@@ -184,11 +184,12 @@ def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     whole = lost(case.feed, knobs.free_input) if greatest[1] > 0 else 0.0
     if greatest[1] < INPUT_BOUND <= whole:
         found.append(greatest)  # several make one loss
-    # The greatest of the input stands for all of it, but for what others take; its equals do, too.
+    # The greatest of the input stands for all of it, but for what others take; its equals do, too,
+    # also where none of them alone would gain anything.
     alike = round(greatest[1] / INPUT_BOUND)
     all_input = round(max(greatest[1], whole - losses.get(NOISE, 0.0)) / INPUT_BOUND)
     ranks = {code: round(share / INPUT_BOUND) for code, share in found}
-    ranks |= {code: all_input for code, _ in inputs if alike and ranks.get(code) == alike}
+    ranks |= {code: all_input for code, _ in inputs if ranks.get(code) == alike}
     found.sort(key=lambda pair: -ranks[pair[0]])
     found[1:] = sorted(found[1:], key=lambda pair: -pair[1])
     others = [pair for pair in found if pair[0] != STEP_HOST]

@@ -228,12 +228,15 @@ def ipc(case: Case, first: bool) -> list[Recommendation]:
 
 def oversubscribed(case: Case, first: bool) -> list[Recommendation]:
     """Return fewer threads of native pools in each producer, and fewer producers."""
-    producers, pools = case.made_by, list(case.evidence.pools) or ["native libraries"]
+    producers, pools = case.made_by, sorted(case.evidence.pools) or ["native libraries"]
     found = []
-    for name in pools:
-        knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")
-        change = f"use one thread for {name} in each producer: {'='.join(knob)}"
-        found.append(case.recommend(change, knob, knobs.single_threaded_pools))
+    for knob, names in (
+        (("cv2.setNumThreads", "0"), [name for name in pools if name == "OpenCV"]),
+        (("OMP_NUM_THREADS", "1"), [name for name in pools if name != "OpenCV"]),
+    ):
+        if names:
+            change = f"use one thread for {' and '.join(names)} in each producer: {'='.join(knob)}"
+            found.append(case.recommend(change, knob, knobs.single_threaded_pools))
     count = case.evidence.machine.cores
     if producers.kind in ("threads", "processes") and producers.count > count:
         name = "num_workers" if _by_loader(case) else producers.kind

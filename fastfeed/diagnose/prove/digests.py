@@ -139,7 +139,8 @@ def compared(
         where = f"the first {len(pair.ends) or count}{' epochs' * bool(pair.ends)}"
         return Sameness(OTHER_ORDER, f"{where} hold the same {rows} records")
     every = set(range(len(one[0])))
-    unequal = f"{sum(a != b for a, b in zip(one, two, strict=True))} of the first {count} differ"
+    differ = sum(a != b for a, b in zip(one, two, strict=True))
+    unequal = f"{differ} of the first {count} batches differ"
     others = [of.leaves for of in (reseeded, reordered) if of is not None]
     kept = pair.shuffled and bool(others)  # the order of the records, under other seeds
     if kept:
@@ -161,7 +162,7 @@ def compared(
         return Sameness(DIFFERENT, text)
     same = every - _leaves_that_differ(one, two, parts=VALUES)
     but = f", but for leaf {_listed(same)}" if same else ""
-    return Sameness(OTHER_DRAWS, f"{unequal}{but}, as with other seeds of the original")
+    return Sameness(OTHER_DRAWS, f"{unequal}{but}, as they do when the script has other seeds")
 
 
 class _Pair:

@@ -79,7 +79,7 @@ def run(
         return EXIT_INTERRUPTED
     diff = diagnosis.proof.diff if diagnosis.proof else ""
     written = write_reports(diagnosis, {kind: options[kind] for kind in ("json", "html")})
-    console.print(render(diagnosis))
+    console.print(render(diagnosis), crop=False)
     if diff:
         console.print(apply(diff, base=base) if apply_diff else write(diff, base=base))
     if written:

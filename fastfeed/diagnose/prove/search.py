@@ -43,6 +43,7 @@ DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
 UNCOMPARED = Sameness("")
 NO_DIGESTS = "the run for the checksums of its batches failed"
 SHARED = "its batches depend on the number of producers: they come from a state or from no seed"
+SHARING = "its threads would share the random generators that its batches draw from"
 BROKEN_OFF = "the proof was interrupted"
 NOT_CONFIRMED = "no time was left to compare its batches, or to run it again: give more --budget"
 
@@ -134,6 +135,7 @@ class Search:
         self.candidates = [Candidate(one, list(one.instead)) for one in proposals]
         self.original: list[Pace] = []
         self.base: list[Pace] = self.original
+        self._sharing: list[Candidate] = []  # threads whose batches draw from shared generators
         self._looks = 0  # changes that were run again, to prove them
         self.edits: tuple[Edit, ...] = ()
         self.kept: list[Candidate] = []
@@ -172,6 +174,8 @@ class Search:
             return 1.0, (1.0, 1.0), ""
         before, after = comparable(self.original, self.base)
         gain = gain_of(before, after, spread=spread_of([before, after]))
+        if len(self.kept) == 1 and self.kept[0].gain is not None:
+            gain = self.kept[0].gain
         words = [one.same.word for one in self.kept]
         return gain.speedup, gain.interval, max(words, key=WORDS.index)
 
@@ -194,7 +198,8 @@ class Search:
         held = self._held(left)
         for one in left:
             if made and one.proposal.makes:
-                one.why = f"kept is another change of who makes the batches: {made}"
+                one.why = f"{made} is kept, and says already who makes the batches"
+                one.why = SHARING if one in self._sharing else one.why
             elif not one.paces and one not in held and not self._must_confirm(left):
                 self._try(one)
         waits = any(not one.paces and not one.why for one in left)
@@ -214,7 +219,8 @@ class Search:
         several = [one for one in left if one.proposal.alone and one not in threads]
         if threads and any(not one.paces or one.promises for one in several):
             seen = self._digests(self._of_base(threads[0].proposal))
-            return threads if seen is not None and seen.are_drawn else []
+            self._sharing = threads if seen is not None and seen.are_drawn else []
+            return self._sharing
         return []
 
     def _must_confirm(self, left: Sequence[Candidate]) -> bool:
@@ -357,7 +363,7 @@ class Search:
     ) -> Digests | None:
         key = (edits, again, purpose)
         if key not in self._known:
-            self._tell("checksums of the first batches")
+            self._tell("its first batches, to compare them")
             seconds, edits = self._digest_s, (*self._marks, *edits)
             self._check_time(seconds)
             found = self._trials.batches(edits, seconds=seconds, purpose=purpose, epoch=self._epoch)

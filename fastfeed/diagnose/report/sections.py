@@ -312,19 +312,21 @@ def _causes(told: Json) -> ReportSection:
 
 def _next_steps(told: Json) -> Iterator[ReportSection]:
     why = f"{told['no_change']}." if told["verdict"] and told["no_change"] else ""
-    tried = [one for one in (told["proof"] or {"tried": ()})["tried"] if one["speedup"] is not None]
-    measured = {one["knob"]: f"measured above: {factor(one['speedup'])}" for one in tried}
+    proof = told["proof"] or {"tried": ()}
+    tried = {one["knob"] for one in proof["tried"] if one["speedup"] is not None} - {""}
+    # what runs have shown of the others stands above
+    left = [one for one in told["recommendations"] if one["knob"] not in tried]
+    title = "Next steps, with the predicted speed-up of the whole loop"
+    if proof.get("diff"):
+        title = "Not tried: what was advised for the script as it was"
     yield ReportSection(
-        "Next steps, with the predicted speed-up of the whole loop",
+        title,
         texts=[why] if why else [],
         items=[
             _change(
-                number,
-                one,
-                gain=ranged(factor, one["predicted_speedup"], ends=one["interval"]),
-                measured=measured.get(one["knob"] or None, ""),
+                number, one, gain=ranged(factor, one["predicted_speedup"], ends=one["interval"])
             )
-            for number, one in enumerate(told["recommendations"], 1)
+            for number, one in enumerate(left, 1)
         ],
     )
     yield ReportSection(
@@ -347,11 +349,11 @@ def _tuning(told: Json) -> list[str]:
     return [one["text"] for one in told["feed"]["tuning"]] if told["feed"] else []
 
 
-def _change(number: int, one: Json, *, gain: str, measured: str = "") -> ReportItem:
+def _change(number: int, one: Json, *, gain: str) -> ReportItem:
     name = f"{one['knob']}={one['value']}" if one["knob"] else ""
     code = {key: one[key] for key in ("where", "before", "after")} if one["after"] else {}
     untested = f"untested: {one['untested']}" if one["untested"] else ""
-    notes = [note for note in (one["why"], measured or untested) if note]
+    notes = [note for note in (one["why"], untested) if note]
     return ReportItem(f"{number}.", one["change"], name, gain, notes, **code)
 
 

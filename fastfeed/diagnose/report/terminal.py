@@ -28,6 +28,7 @@ PART_STYLES = {
 }
 ASCII = str.maketrans({"█": "#", "–": "-", "µ": "u", "•": "*", "×": "x"})
 BAR_CELLS = 40  # of a whole step
+LABEL_CELLS = 12  # that a label has at least
 WIDEST = 100  # columns; longer lines are hard to read
 LAST_LINES = 14  # of a traceback
 MAX_SHOWN_TEXTS = 4
@@ -50,7 +51,8 @@ def render(diagnosis: Diagnosis) -> RenderableType:
 
 
 class _Fitted:
-    """A renderable of at most WIDEST columns, in ASCII if the console cannot show more."""
+    """A renderable of at most WIDEST columns, but for its diff, in ASCII if the console cannot show
+    more."""
 
     def __init__(self, content: RenderableType) -> None:
         self._content = content
@@ -80,7 +82,8 @@ def _section(section: sections.ReportSection) -> Iterator[RenderableType]:
     if section.gains:
         yield _gains(section.gains)
     if section.diff:
-        yield Text(clean_lines(section.diff).rstrip("\n"), overflow="fold")
+        # as it is, so that it can be copied; print it with `crop=False`
+        yield Text(clean_lines(section.diff).rstrip("\n"), no_wrap=True, overflow="ignore")
     yield from map(_last_lines, section.pieces[:MAX_SHOWN_TEXTS])
     yield from map(_item, section.items)
     yield from map(_table, section.tables)
@@ -98,15 +101,17 @@ def _bar(parts: Sequence[sections.BarPart]) -> RenderableType:
 def _gains(gains: Sequence[sections.GainBar]) -> RenderableType:
     """Return the intervals of speed-ups on one scale, on which "|" is no change."""
     table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(min_width=LABEL_CELLS, overflow="fold")
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, overflow="crop")
+    table.add_row("", "", Text(" " * round(BAR_CELLS * gains[0].one) + "| as it is", "dim"))
     for one in gains:
         low, high, same = (round(BAR_CELLS * share) for share in (one.low, one.high, one.one))
         cells = [" "] * max(1, low) + ["█"] * max(1, high - low)
         cells += [" "] * max(0, same + 1 - len(cells))
         cells[same] = "|"
         style = "green" if one.kept else "dim"
-        table.add_row(
-            Text(clean(one.label), overflow="fold"), one.gain, Text("".join(cells), style)
-        )
+        table.add_row(Text(clean(one.label)), one.gain, Text("".join(cells), style))
     return table
 
 

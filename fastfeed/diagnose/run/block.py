@@ -74,7 +74,7 @@ class BlockDiagnosis:
         if self._found is None:
             return f"{type(self).__name__} without a report: it is made when the block has ended"
         text = io.StringIO()
-        Terminal(file=text, width=WIDEST, color_system=None).print(render(self._found))
+        Terminal(file=text, width=WIDEST, color_system=None).print(render(self._found), crop=False)
         return text.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str | None:

@@ -76,7 +76,7 @@ class EvidenceCollector:
             return
         if tracker and (tracker.given_up or tracker.is_running(LOOP_TIMEOUT_S)):
             return
-        found = self._sampler.track_iterations(log.timeline)
+        found = self._sampler.track_iterations(log.timeline, log.device_clock)
         if found is not None and not (tracker and found.tracks_same_loop(tracker)):
             self._stop_tracker()  # its loop is over: it read files, and now the script trains
             self._tracker = found

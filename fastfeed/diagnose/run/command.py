@@ -98,7 +98,7 @@ def _show(diagnosis: Diagnosis, written: list[Path]) -> None:
     from fastfeed.jobs.drawing import Terminal
 
     console = Terminal(stderr=True)
-    console.print(render(diagnosis))
+    console.print(render(diagnosis), crop=False)
     if written:
         console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
 

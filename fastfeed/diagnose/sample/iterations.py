@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cache
 from time import perf_counter
+from typing import Any, Protocol
 
 from fastfeed.diagnose.sample.loop_parts import LoopLines, locate, position_of
 from fastfeed.diagnose.sample.loop_statements import HOST, INPUT_KIND
@@ -18,9 +19,18 @@ from fastfeed.probes.interpreter import LineTracer
 from fastfeed.steps.timeline import Beats, Loop, Mark, Step, Timeline
 
 SAMPLED = "sampled"
+MOSTLY = 0.5  # share of a line's time
+MOST_BY_HEAD = 0.95  # of the samples of input: what else makes some is no loss that counts
 NO_BEATS = Beats()
 MIN_SAMPLES_PER_STEP = 4  # below it, some iterations have no sample at all
 MIN_SAMPLED_STEPS = 21  # a verdict needs 20, each with the begin of the next one
+
+
+class FetchClock(Protocol):
+    """The accelerator's clock: `begin` before a fetch, `end` of what it returned behind it."""
+
+    def begin(self) -> Any: ...
+    def end(self, begun: Any, *, loop: Loop, begin_s: float) -> None: ...
 
 
 class IterationTracker:
@@ -29,10 +39,14 @@ class IterationTracker:
     It gives up, and `given_up` says why, if debuggers or coverage tools already trace lines.
     """
 
-    def __init__(self, timeline: Timeline, loop: Loop, *, lines: LoopLines) -> None:
+    def __init__(
+        self, timeline: Timeline, loop: Loop, *, lines: LoopLines, device: FetchClock
+    ) -> None:
         self._timeline = timeline
         self._loop = loop
         self._lines = lines
+        self._device = device
+        self._fetch: Any = None  # that has begun
         self._tracer = LineTracer(lines.code, self.begin_line, head=lines.numbers.start)
         self._begin_s = -1.0  # of the current iteration; -1: none
         self._wait_s = 0.0
@@ -70,21 +84,28 @@ class IterationTracker:
         if line not in self._lines.numbers:
             self._leave(now)
         elif line == self._lines.numbers.start:
-            self._begin_iteration(now)
+            now = self._begin_iteration(now)
+        elif self._fetch is not None and self._lines.input_shares.get(line, 0.0) < MOSTLY:
+            self._device.end(self._fetch, loop=self._loop, begin_s=self._begin_s)
+            self._fetch = None
         self._last = now, line
 
     def _usual_s(self) -> float:
         steps = self._loop.steps[-10:]
         return max((step.end_s - step.begin_s for step in steps), default=0.0)
 
-    def _begin_iteration(self, now: float) -> None:
+    def _begin_iteration(self, now: float) -> float:
+        """Begin an iteration, and return when: what is still computed may be waited for before."""
         if self._begin_s >= 0:
             self._end_iteration(now)
         elif self._left_s >= 0:
             self._timeline.marks.append(Mark("epoch", now, now, self._loop.name))
-        self._begin_s, self._wait_s = now, 0.0
+        self._fetch = self._device.begin()
+        self._begin_s, self._wait_s = self._fetch.asked_s if self._fetch else now, 0.0
+        return self._begin_s
 
     def _leave(self, now: float) -> None:
+        self._fetch = None
         if self._begin_s >= 0:
             self._end_iteration(now)
             self._begin_s, self._left_s = -1.0, now
@@ -124,7 +145,12 @@ def sampled_loop(
     place = found.place(context)
     where = f"{place.file}:{place.line}"
     name = f"the loop in {place}"
-    return Loop(name, SAMPLED, context.loop, waits="modelled", where=where, steps=steps)
+    at, inputs = found.node.lineno, [line for _, kind, line in observations if kind == INPUT_KIND]
+    by_head = sum(line == at for line in inputs) >= MOST_BY_HEAD * len(inputs)
+    gaps = beats.gaps.get((found.code.co_filename, at), ()) if by_head else ()
+    loop = Loop(name, SAMPLED, context.loop, waits="modelled", where=where, steps=steps)
+    loop.device_gaps += gaps
+    return loop
 
 
 def steps_of(observations: Sequence[tuple[float, str, int]]) -> list[Step]:

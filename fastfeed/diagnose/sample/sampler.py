@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 from fastfeed.diagnose.evidence import LoopPart, MarkHint, Task
 from fastfeed.diagnose.sample.children import Children
-from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker, sampled_loop
+from fastfeed.diagnose.sample.iterations import SAMPLED, FetchClock, IterationTracker, sampled_loop
 from fastfeed.diagnose.sample.loop_parts import loop_lines, loop_parts, mark_hint
 from fastfeed.diagnose.sample.tasks import (
     AttributionContext,
@@ -220,7 +220,7 @@ class Sampler:
         """Number of samples."""
         return self._threads.samples
 
-    def track_iterations(self, timeline: Timeline) -> IterationTracker | None:
+    def track_iterations(self, timeline: Timeline, device: FetchClock) -> IterationTracker | None:
         """Return a tracker of that loop's iterations, which is not started yet, or None."""
         with self._mutex:
             # Before its loop, a script reads its data for seconds or minutes.
@@ -234,7 +234,7 @@ class Sampler:
                 (SAMPLED, code), name=f"the loop in {place}", kind=SAMPLED, thread=self.loop
             )
             loop.where = f"{place.file}:{place.line}"
-            return IterationTracker(timeline, loop, lines=found)
+            return IterationTracker(timeline, loop, lines=found, device=device)
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -257,3 +257,31 @@ def test_a_generator_that_may_keep_a_state_stays(tmp_path: Path, body: str) -> N
 )
 def test_names_of_the_body_alone_are_no_state(tmp_path: Path, body: str) -> None:
     assert sampled(tmp_path, generated(body)).proposals(GeneratorBody())
+
+
+@pytest.mark.parametrize(
+    ("head", "draw", "seed"),
+    [
+        ("np.random.seed(0)", "np.random.normal()", "int(np.random.randint(2**31))"),
+        ("random.seed(0)", "random.random()", "random.getrandbits(31)"),
+        ("random.seed(0)", "np.random.normal()", ""),  # what it draws is not the same again anyway
+        ("np.random.seed(0)", "rows.sum()", ""),
+        ("pass", "np.random.normal()", ""),
+    ],
+)
+def test_processes_draw_the_same_when_a_script_runs_again(
+    head: str, draw: str, seed: str, tmp_path: Path
+) -> None:
+    text = generated(
+        """
+        for file in files:
+            yield load(file)
+        """
+    )
+    text = text.replace("import numpy as np", f"import random\nimport numpy as np\n{head}")
+    text = text.replace("def windows", f"def load(file):\n    return rows + {draw}\n\ndef windows")
+    found = sampled(tmp_path, text).proposals(GeneratorBody())
+    lines = {one.title: added(text, applied(text, one))[-1] for one in found}
+    for title, line in lines.items():
+        assert (f"seed={seed}" in line) == (bool(seed) and "processes" in title), line
+        assert "seed" in line or not (seed and "processes" in title)

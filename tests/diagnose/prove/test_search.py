@@ -160,7 +160,7 @@ def test_one_change_of_who_makes_the_batches_is_enough() -> None:
     makers = proposal("a", makes=True), proposal("b", 5, makes=True)
     found = searched(trials, *makers, proposal("c", 9))
     assert [edit.text for edit in found.edits] == ["a", "c"]
-    assert whys(found)["b"] == "kept is another change of who makes the batches: a"
+    assert whys(found)["b"] == "a is kept, and says already who makes the batches"
     assert ["a", "b"] not in trials.ran
 
 
@@ -283,7 +283,7 @@ def test_the_same_code_must_make_the_same_batches() -> None:
     trials = FakeTrials({"a": 2.0}, batches=lambda texts: len(texts))
     found = searched(trials, proposal("a", allows=ALIKE))
     assert found.edits == ()
-    assert whys(found)["a"].startswith("other batches: 1 of the first 1 differ")
+    assert whys(found)["a"].startswith("other batches: 1 of the first 1 batches differ")
 
 
 def test_what_random_numbers_decide_is_not_cached() -> None:
@@ -473,6 +473,9 @@ def test_threads_that_would_share_generators_wait_for_processes(
     found = searched(trials, threads, proposal("processes", alone=alone, makes=True))
     assert next(texts for texts in trials.ran if texts) == [first]
     assert [edit.text for edit in found.edits] == [kept]
+    assert ("share the random generators" in whys(found)["threads"]) == (
+        first == kept == "processes"
+    )
 
 
 def test_batches_that_draw_from_the_shared_generators_are_known() -> None:

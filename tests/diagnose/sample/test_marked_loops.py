@@ -10,6 +10,12 @@ from typing import Any
 
 import pytest
 
+from fastfeed.diagnose.hooks.device_clock import (
+    ArrayReadiness,
+    BegunFetch,
+    DeviceClock,
+    ReadinessEntry,
+)
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.sample.turns import add_turns
 from fastfeed.steps.timeline import Timeline
@@ -28,6 +34,13 @@ for epoch in range(2):
     while n < 5:
         n += 1
 """
+
+
+class StillClock(DeviceClock):
+    """The clock of a device that is always idle."""
+
+    def begin(self) -> BegunFetch:
+        return BegunFetch(ArrayReadiness(list), ReadinessEntry([], None), 0.0)
 
 
 @pytest.fixture
@@ -55,6 +68,17 @@ def test_iterations_of_loops_with_a_step_are_recorded(log: HookLog) -> None:
     }
     times = turns["train.py", 6]
     assert sorted(times) == list(times)
+
+
+def test_what_a_loop_iterates_over_is_timed_by_the_device(log: HookLog) -> None:
+    """From the end of one iteration to the begin of the next one; not behind the last one."""
+    log.device_clock = StillClock(log.failed)
+    run(lambda y: None)
+    gaps = log.beats_of(threading.get_ident()).gaps
+    assert {at: len(found) for at, found in gaps.items()} == {
+        ("train.py", 5): 1,
+        ("train.py", 6): 4,
+    }
 
 
 def test_nothing_is_recorded_when_the_diagnosis_is_over(log: HookLog) -> None:

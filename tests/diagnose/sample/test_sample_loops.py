@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fastfeed.diagnose import evidence as ev
+from fastfeed.diagnose.hooks.device_clock import DeviceClock
 from fastfeed.diagnose.sample.iterations import sampled_loop, steps_between, steps_of
 from fastfeed.diagnose.sample.loop_parts import locate, loop_parts
 from fastfeed.diagnose.sample.sampler import Sampler
@@ -296,11 +297,11 @@ def test_what_a_script_does_before_its_loop_does_not_hide_it(samples: list[Sampl
     seen = [*before, *record.samples]
     sampler._threads.trace.extend((i * 0.02, sample) for i, sample in enumerate(seen))
     timeline = Timeline()
-    found = sampler.track_iterations(timeline)
+    found = sampler.track_iterations(timeline, DeviceClock(lambda what, error: None))
     assert found is not None
     (loop,) = timeline.loops.values()
     assert loop.where.endswith(f"test_sample_loops.py:{train.__code__.co_firstlineno + 1}")
-    again = sampler.track_iterations(timeline)
+    again = sampler.track_iterations(timeline, DeviceClock(lambda what, error: None))
     assert again is not None and again.tracks_same_loop(found)
     assert sampler.sampled_loop(lambda thread: Beats()) is not None
 

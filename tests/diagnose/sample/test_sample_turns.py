@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.sample import iterations as turns
 from fastfeed.probes.interpreter import CAN_TRACE_LINES
-from fastfeed.steps.timeline import Step
+from fastfeed.steps.timeline import Loop, Step
 from tests.diagnose.turning import stop_at, train, turns_of
 
 traces = pytest.mark.skipif(not CAN_TRACE_LINES, reason="sys.monitoring came with Python 3.12")
@@ -76,3 +78,24 @@ def test_a_loop_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.is_running(5.0)
     assert found.tracks_same_loop(turns_of(train)[0])
     assert not found.tracks_same_loop(turns_of(stop_at)[0])
+
+
+def test_the_device_times_the_lines_of_the_input() -> None:
+    """From the head, to the first line that is none of it."""
+    found, loop, _ = turns_of(train)
+    head = found._lines.numbers.start
+    found._lines = found._lines._replace(input_shares={head: 1.0, head + 1: 1.0})
+    ended: list[tuple[float, float]] = []
+
+    class Device:
+        def begin(self) -> SimpleNamespace:
+            return SimpleNamespace(asked_s=now + 0.5)  # it has waited for what was computed
+
+        def end(self, begun: SimpleNamespace, *, loop: Loop, begin_s: float) -> None:
+            ended.append((begun.asked_s, now))
+
+    found._device = Device()
+    for now, line in enumerate([head, head + 1, head + 2, head, head + 1, 0, head + 2]):
+        found.begin_line(line, float(now))
+    assert ended == [(0.5, 2)]
+    assert [step.begin_s for step in loop.steps] == [0.5, 3.5]

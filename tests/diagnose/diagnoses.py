@@ -262,8 +262,9 @@ DIFF = """\
 def proven() -> Diagnosis:
     """A change was proven, another one was slower, and one could not run."""
     one = diagnosis("input.latency")
-    knob = one.recommendations[0].knob
-    known = {"knob": knob, "predicted": 1.84, "predicted_interval": (1.65, 2.02)}
+    advice = one.recommendations[0]
+    gain = {"predicted": advice.predicted_speedup, "predicted_interval": advice.interval}
+    known = {"knob": advice.knob, **gain}
     more = Tried(
         "threads=4", 1.87, (1.81, 1.93), 3, True, "", SAME, "the first 200 are equal", **known
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
@@ -118,16 +119,22 @@ class HookLog(StepLog):
         if begun is not None:
             loop = self._gaps.setdefault(key, Loop("", "", key[0]))
             self.device_clock.end(begun, loop=loop)
+            del loop.device_gaps[:-MAX_BEATS]
         _add_time(self._turns.setdefault(key, []))
 
-    def end_turn(self, file: str, line: int, *, last: bool) -> None:
-        """Record that an iteration of the loop at a line is over and the next one is asked for; or
-        that it was the last one."""
+    def ask_turn(self, file: str, line: int) -> None:
+        """Record that the next iteration of the loop at a line is asked for."""
         key = get_ident(), (file, line)
-        begun = None if last else self.device_clock.begin()
+        # another thread may make what the device computes: no wait for that in there
+        main = key[0] == threading.main_thread().ident
+        begun = self.device_clock.begin() if main else None
         self._fetches.pop(key, None)
         if begun is not None:
             self._fetches[key] = begun
+
+    def end_turns(self, file: str, line: int) -> None:
+        """Record that the loop at a line has no more iterations."""
+        self._fetches.pop((get_ident(), (file, line)), None)
 
     def beats_of(self, thread: int) -> Beats:
         """Return the updates of the optimizer that is busiest on a thread, and the iterations of

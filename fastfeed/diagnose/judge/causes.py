@@ -16,6 +16,7 @@ from fastfeed.model.workload import INPUT_BOUND
 STEP_BOUND, STEP_HOST = "step.bound", "step.host"
 SERIAL, WAITS, TAIL = "input.serial", "input.latency", "input.straggler"
 NOISE, PAUSE = "external.noise", "pause.periodic"
+TRACE = 1e-9  # of a share, beside which every other share counts
 ON_CORES = ("input.cpu", "input.gil", "input.copy", "input.ipc", "input.oversubscribed")
 
 
@@ -167,7 +168,8 @@ def losses_of(case: Case) -> dict[str, float]:
         if code.startswith("input."):
             found[code] = min(found[code], most)
         if code in ON_CORES:
-            found[code] = max(0.0, found[code] - found.get(NOISE, 0.0))
+            left = found[code] - found.get(NOISE, 0.0)
+            found[code] = max(TRACE * found[code], left)  # so that the greatest is still known
     return found
 
 

@@ -13,13 +13,12 @@ from fastfeed.diagnose.patches.generator_call import HAVE_ONE, Function, generat
 from fastfeed.diagnose.patches.names import (
     SCOPES,
     advanced,
-    below,
     bound,
     changed,
+    drawn_seed,
     leaves,
     only_seeds,
     own,
-    path_of,
     read,
     read_first,
 )
@@ -37,13 +36,11 @@ from fastfeed.diagnose.patches.serial_loop import (
     Loop,
     shown_by_loop,
 )
-from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
+from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 from fastfeed.diagnose.proof import OTHER_DRAWS, SAME
 
 MAX_NESTED = 4  # generators of one stack
 YIELD, RETURN = "yield", "return"
-# What draws a seed from a generator of the process, by its package.
-DRAWS = {"numpy": "int({}.random.randint(2**31))", "random": "{}.getrandbits(31)"}
 MAKER, ITEMS, ITEM = "make_batch", "batch_items", "item"  # names in what is written
 
 
@@ -120,8 +117,8 @@ class _Body(NamedTuple):
     def edits(self, options: str, sink: str) -> tuple[Edit, ...]:
         """Return the edits."""
         items, edits = self._in_place() if self.outer is self.loop else self._apart()
-        given = self.seed or (_drawn_seed(self.file, self.loop) if "processes" in options else "")
-        seed = f", seed={given}" if given else ""
+        seed = f", seed={self.seed}" if self.seed else ""
+        seed = seed or drawn_seed(self.file, self.loop.body, options=options)
         made = f"{items}, transform={fresh(self.file, MAKER)}, {options}{seed}"
         end, indent = self.file.end_of_line(self.outer), self.file.indent(self.outer)
         text = f"{self.file.newline * 2}{indent}yield from {RUNNER}({made}){sink}"
@@ -171,33 +168,6 @@ class _Body(NamedTuple):
         joined = file.newline.join(f"{outside}{line}" if line.strip() else "" for line in written)
         edit = Edit(file.name, begin, file.end_of_line(self.outer), joined[len(outside) :])
         return f"{maker_items}()", (edit,)
-
-
-def _drawn_seed(file: SourceFile, loop: Loop) -> str:
-    """Return what draws a seed from a generator that the file seeds and that the body of a loop
-    draws from, so that processes of a runner draw the same when it runs again; "" for none."""
-    functions = {one.name: one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef)}
-    calls: list[ast.Call] = []
-    bodies: list[ast.stmt] = list(loop.body)
-    while bodies:
-        found = [one for one in below(bodies) if isinstance(one, ast.Call)]
-        calls += found
-        names = {called(one) for one in found} & set(functions)
-        bodies = [part for name in names for part in functions.pop(name).body]
-    drawn, every = (
-        {path_of(one.func) for one in among if isinstance(one, ast.Call)}
-        for among in (calls, ast.walk(file.tree))
-    )
-    for package, draw in DRAWS.items():
-        name = imported_by(file).get(package, "")
-        module = f"{name}.random" if package == "numpy" else name
-        if (
-            name
-            and f"{module}.seed" in every
-            and any(one.startswith(f"{module}.") for one in drawn)
-        ):
-            return draw.format(name)
-    return ""
 
 
 def _loop_of(file: SourceFile, made: ast.AST) -> Loop | None:

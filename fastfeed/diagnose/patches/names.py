@@ -20,6 +20,9 @@ SEEDED_BY = tuple(
     for module, names in {"": SEEDED_KINDS, "random": ("seed",), **SEEDERS}.items()
     for name in names
 )
+# What draws a seed from a generator of the process, by its package.
+DRAWS = {"numpy": "int({}.random.randint(2**31))", "random": "{}.getrandbits(31)"}
+PROCESSES = "processes="  # begin of an option
 # What a worker process of a FeedRunner has anyway: seeds, and one thread for native code of torch.
 SET_UP_BY = (*SEEDED_BY, ".set_num_threads")
 CONVERTERS = {name for name, one in vars(builtins).items() if isinstance(one, type)}  # int, ...
@@ -280,3 +283,33 @@ def only_seeds(function: ast.FunctionDef, parameter: str) -> bool:
     given = {part for one in seeding for part in ast.walk(one)}
     loads = [one for one in ast.walk(function) if getattr(one, "id", "") == parameter]
     return bool(loads) and given.issuperset(loads)
+
+
+def drawn_seed(file: SourceFile, body: Iterable[ast.stmt], *, options: str) -> str:
+    """Return the option of a runner that draws its seed from a generator which the file seeds, and
+    from which these statements draw, if they go to processes by its `options`, so that these draw
+    the same when the script runs again; "" if not."""
+    functions = {one.name: one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef)}
+    calls: list[ast.Call] = []
+    bodies = list(body) if PROCESSES in options else []
+    while bodies:
+        found = [one for one in below(bodies) if isinstance(one, ast.Call)]
+        calls += found
+        names = {called(one) for one in found} & set(functions)
+        bodies = [part for name in names for part in functions.pop(name).body]
+    every = [path_of(one.func) for one in ast.walk(file.tree) if isinstance(one, ast.Call)]
+    drawn = [path_of(one.func).rpartition(".") for one in calls]
+    top = [alias for one in file.tree.body if isinstance(one, ast.Import) for alias in one.names]
+    for alias in top:
+        name = alias.asname or alias.name
+        module = f"{name}.random" if alias.name == "numpy" else name
+        draws = any(owner == module and _draws(last) for owner, _, last in drawn)
+        if alias.name in DRAWS and draws and f"{module}.seed" in every:
+            return f", seed={DRAWS[alias.name].format(name)}"
+    return ""
+
+
+def _draws(function: str) -> bool:
+    """Return True for a function that draws from the generator of the process: classes of its
+    module, and `default_rng`, make others."""
+    return function.islower() and function not in ("seed", "default_rng")

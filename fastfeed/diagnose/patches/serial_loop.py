@@ -15,6 +15,7 @@ from fastfeed.diagnose.patches.names import (
     bound,
     called_on,
     changed,
+    drawn_seed,
     leaves,
     own,
     path_of,
@@ -166,6 +167,7 @@ class MadeInput(NamedTuple):
         if lines is None:
             return ()
         if isinstance(loop, ast.For) and self.apart:
+            options += drawn_seed(file, self.statements, options=options)
             return self._of_items(loop, lines, options=options, sink=sink)
         makes, batches = fresh(file, "make_batch"), fresh(file, "made_batches")
         kept = ", ".join(f"{name}={name}" for name in self.carried)

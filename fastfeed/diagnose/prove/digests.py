@@ -66,7 +66,7 @@ class Digests:
         if self.full or self.unknown:
             return
         try:
-            seen = [_seen(leaf) for leaf in _leaves(batch)]
+            seen, drawn = [_seen(leaf) for leaf in _leaves(batch)], _generators_state()
         except Exception as error:
             self.unknown = f"{type(error).__name__}: {error}"
             return
@@ -78,7 +78,6 @@ class Digests:
         rows = [[_checksum(one[row]) for _, one in seen] for row in many]
         if len(many) * len(seen) * self.most > MOST_CHECKSUMS:
             rows = [[_joined(row)] for row in rows]
-        drawn = _generators_state()
         self.draws += bool(self.state) and drawn != self.state
         self.state = drawn
         self.rows.append(rows)

@@ -174,8 +174,6 @@ class Search:
             return 1.0, (1.0, 1.0), ""
         before, after = comparable(self.original, self.base)
         gain = gain_of(before, after, spread=spread_of([before, after]))
-        if len(self.kept) == 1 and self.kept[0].gain is not None:
-            gain = self.kept[0].gain
         words = [one.same.word for one in self.kept]
         return gain.speedup, gain.interval, max(words, key=WORDS.index)
 
@@ -193,20 +191,20 @@ class Search:
         One that promises to gain is not left without the time that its proof takes: the others
         wait.
         """
-        made = next((one.proposal.title for one in self.kept if one.proposal.makes), "")
+        maker = next((one.proposal for one in self.kept if one.proposal.makes), None)
         left = [one for one in self.candidates if not one.kept and not one.why]
         held = self._held(left)
         for one in left:
-            if made and one.proposal.makes:
-                one.why = f"{made} is kept, and says already who makes the batches"
-                one.why = SHARING if one in self._sharing else one.why
+            if maker is not None and one.proposal.makes:
+                one.why = f"{maker.title} is kept, and says already who makes the batches"
+                one.why = SHARING if one in self._sharing and not maker.shares else one.why
             elif not one.paces and one not in held and not self._must_confirm(left):
                 self._try(one)
         waits = any(not one.paces and not one.why for one in left)
         tried = [one for one in left if one.paces and not one.why]
         for one in _best_first(tried):
             if waits and not one.promises:
-                break
+                continue
             if self._confirm(one):
                 self._keep(one)
                 return True
@@ -218,7 +216,7 @@ class Search:
         threads = [one for one in left if one.proposal.shares]
         several = [one for one in left if one.proposal.alone and one not in threads]
         if threads and any(not one.paces or one.promises for one in several):
-            seen = self._digests(self._of_base(threads[0].proposal))
+            seen = self._digests_of_base(self._of_base(threads[0].proposal))
             self._sharing = threads if seen is not None and seen.are_drawn else []
             return self._sharing
         return []
@@ -343,13 +341,16 @@ class Search:
     ) -> tuple[Digests | None, Digests | None]:
         """Return the checksums of base and candidate. Where one of them fails in short epochs, or
         the base shows only one, they stay as long as they are."""
-        before = self._digests(base)
-        if self._epoch and not (before and self._shows_epochs(before)):
-            before = self._in_long_epochs(base)
+        before = self._digests_of_base(base)
         after = self._digests(edits)
         if self._epoch and not after:
             return self._in_long_epochs(base), self._digests(edits)
         return before, after
+
+    def _digests_of_base(self, base: tuple[Edit, ...]) -> Digests | None:
+        found = self._digests(base)
+        shows = not self._epoch or (found is not None and self._shows_epochs(found))
+        return found if shows else self._in_long_epochs(base)
 
     def _shows_epochs(self, found: Digests) -> bool:
         return not found.shortened or len(found.leaves) > self._epoch

@@ -313,9 +313,10 @@ def _causes(told: Json) -> ReportSection:
 def _next_steps(told: Json) -> Iterator[ReportSection]:
     why = f"{told['no_change']}." if told["verdict"] and told["no_change"] else ""
     proof = told["proof"] or {"tried": ()}
-    tried = {one["knob"] for one in proof["tried"] if one["speedup"] is not None} - {""}
+    tried = {(one["knob"], one["predicted"]) for one in proof["tried"]}
     # what runs have shown of the others stands above
-    left = [one for one in told["recommendations"] if one["knob"] not in tried]
+    advice = told["recommendations"]
+    left = [one for one in advice if (one["knob"], one["predicted_speedup"]) not in tried]
     title = "Next steps, with the predicted speed-up of the whole loop"
     if proof.get("diff"):
         title = "Not tried: what was advised for the script as it was"

@@ -82,7 +82,7 @@ def _section(section: sections.ReportSection) -> Iterator[RenderableType]:
     if section.gains:
         yield _gains(section.gains)
     if section.diff:
-        # as it is, so that it can be copied; print it with `crop=False`
+        # its lines are not folded; print it with `crop=False`
         yield Text(clean_lines(section.diff).rstrip("\n"), no_wrap=True, overflow="ignore")
     yield from map(_last_lines, section.pieces[:MAX_SHOWN_TEXTS])
     yield from map(_item, section.items)

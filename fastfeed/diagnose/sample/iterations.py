@@ -6,12 +6,13 @@ from __future__ import annotations
 import itertools
 import os
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from time import perf_counter
 from typing import Any, Protocol
 
-from fastfeed.diagnose.sample.loop_parts import LoopLines, locate, position_of
+from fastfeed.diagnose.sample.loop_parts import LoopLines, locate, made_by_head, position_of
 from fastfeed.diagnose.sample.loop_statements import HOST, INPUT_KIND
 from fastfeed.diagnose.sample.tasks import AttributionContext
 from fastfeed.diagnose.sample.thread_samples import MIN_SAMPLES, Sample
@@ -19,8 +20,6 @@ from fastfeed.probes.interpreter import LineTracer
 from fastfeed.steps.timeline import Beats, Loop, Mark, Step, Timeline
 
 SAMPLED = "sampled"
-MOSTLY = 0.5  # share of a line's time
-MOST_BY_HEAD = 0.95  # of the samples of input: what else makes some is no loss that counts
 NO_BEATS = Beats()
 MIN_SAMPLES_PER_STEP = 4  # below it, some iterations have no sample at all
 MIN_SAMPLED_STEPS = 21  # a verdict needs 20, each with the begin of the next one
@@ -85,7 +84,7 @@ class IterationTracker:
             self._leave(now)
         elif line == self._lines.numbers.start:
             now = self._begin_iteration(now)
-        elif self._fetch is not None and self._lines.input_shares.get(line, 0.0) < MOSTLY:
+        elif self._fetch is not None:
             self._device.end(self._fetch, loop=self._loop, begin_s=self._begin_s)
             self._fetch = None
         self._last = now, line
@@ -100,7 +99,7 @@ class IterationTracker:
             self._end_iteration(now)
         elif self._left_s >= 0:
             self._timeline.marks.append(Mark("epoch", now, now, self._loop.name))
-        self._fetch = self._device.begin()
+        self._fetch = self._device.begin() if self._lines.by_head else None
         self._begin_s, self._wait_s = self._fetch.asked_s if self._fetch else now, 0.0
         return self._begin_s
 
@@ -145,9 +144,9 @@ def sampled_loop(
     place = found.place(context)
     where = f"{place.file}:{place.line}"
     name = f"the loop in {place}"
-    at, inputs = found.node.lineno, [line for _, kind, line in observations if kind == INPUT_KIND]
-    by_head = sum(line == at for line in inputs) >= MOST_BY_HEAD * len(inputs)
-    gaps = beats.gaps.get((found.code.co_filename, at), ()) if by_head else ()
+    head = found.node.lineno
+    made = Counter(line for _, kind, line in observations if kind == INPUT_KIND)
+    gaps = beats.gaps.get((found.code.co_filename, head), ()) if made_by_head(made, head) else ()
     loop = Loop(name, SAMPLED, context.loop, waits="modelled", where=where, steps=steps)
     loop.device_gaps += gaps
     return loop

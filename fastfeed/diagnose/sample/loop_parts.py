@@ -29,6 +29,7 @@ from fastfeed.probes.places import Place, line_of
 
 MIN_STACK_SHARE = 0.97  # of the samples: the frame of a loop is on the stack in nearly all
 NEAR_MOST = 0.9  # of the samples of the most frequent loop: an inner one is as good to mark
+MOST_BY_HEAD = 0.95  # of the samples of input: what else makes some is no loss that counts
 MIN_LOOP_SHARE = 0.9  # of the samples of the loop's frame: the line is inside the loop
 # Functions of one step, whether or not they contain loops.
 STEP_FUNCTION = re.compile(r"step$|^(forward|backward|call|update|loss\w*)$")
@@ -46,12 +47,14 @@ class LoopPosition(NamedTuple):
 class LoopLines(NamedTuple):
     """Source lines of a loop, the head first.
 
-    `input_shares`: by line, the share (0 to 1) of its time that is input.
+    `input_shares`: by line, the share (0 to 1) of its time that is input. `by_head`: the head makes
+    the input, by what the loop iterates over.
     """
 
     code: CodeType
     numbers: range
     input_shares: Mapping[int, float]
+    by_head: bool = False
 
 
 class LoopActivity(NamedTuple):
@@ -206,7 +209,14 @@ def loop_lines(samples: Iterable[Sample], context: AttributionContext) -> LoopLi
         total = spent[one.first, True] + spent[one.first, False]
         share = spent[one.first, True] / total if total else float(kind == INPUT_KIND)
         input_shares.update(dict.fromkeys(range(one.first, one.last + 1), share))
-    return LoopLines(found.code, found.lines, input_shares)
+    made = {line: weight for (line, is_input), weight in spent.items() if is_input}
+    by_head = made_by_head(made, found.node.lineno)
+    return LoopLines(found.code, found.lines, input_shares, by_head)
+
+
+def made_by_head(made: Mapping[int, float], head: int) -> bool:
+    """Return True if the head of a loop makes its input; `made`: weights of samples by line."""
+    return 0 < MOST_BY_HEAD * sum(made.values()) <= made.get(head, 0.0)
 
 
 def mark_hint(samples: Sequence[Sample], context: AttributionContext) -> MarkHint | None:

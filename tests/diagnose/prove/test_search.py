@@ -478,6 +478,17 @@ def test_threads_that_would_share_generators_wait_for_processes(
     )
 
 
+def test_another_change_does_not_keep_what_promises_from_its_proof() -> None:
+    """It may gain as much, by its interval, and does not promise to; threads wait meanwhile."""
+    trials = FakeTrials({"threads": 2.0, "processes": 1.25, "other": 1.1})
+    trials.draws = 1
+    alone = (Edit("train.py", 0, 1, "one"),)
+    threads = proposal("threads", alone=alone, makes=True, shares=True)
+    processes = proposal("processes", alone=alone, makes=True)
+    found = searched(trials, threads, processes, proposal("other", 9))
+    assert "processes" in [edit.text for edit in found.edits]
+
+
 def test_batches_that_draw_from_the_shared_generators_are_known() -> None:
     for draw, known in [
         (np.random.random, True),

@@ -240,7 +240,7 @@ def test_what_was_proven_comes_first() -> None:
     assert "+runner = FeedRunner(batches, threads=4)" in text
     for part in ("slower", "PicklingError: a lock", "the first 200 are equal", "--also-rarer"):
         assert part in words
-    assert "predicted 1.84x" in words
+    assert "• predicted " in words
     assert "Next steps" not in words
     assert "Not tried" in words and "1. cv2.setNumThreads=0" in words
 

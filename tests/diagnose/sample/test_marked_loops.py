@@ -39,8 +39,10 @@ for epoch in range(2):
 class StillClock(DeviceClock):
     """The clock of a device that is always idle."""
 
+    now = 0.0
+
     def begin(self) -> BegunFetch:
-        return BegunFetch(ArrayReadiness(list), ReadinessEntry([], None), 0.0)
+        return BegunFetch(ArrayReadiness(list), ReadinessEntry([], None), self.now)
 
 
 @pytest.fixture
@@ -71,14 +73,31 @@ def test_iterations_of_loops_with_a_step_are_recorded(log: HookLog) -> None:
 
 
 def test_what_a_loop_iterates_over_is_timed_by_the_device(log: HookLog) -> None:
-    """From the end of one iteration to the begin of the next one; not behind the last one."""
+    """Not what comes behind the last batch of an epoch, and no loop that counts."""
     log.device_clock = StillClock(log.failed)
     run(lambda y: None)
     gaps = log.beats_of(threading.get_ident()).gaps
-    assert {at: len(found) for at, found in gaps.items()} == {
-        ("train.py", 5): 1,
-        ("train.py", 6): 4,
-    }
+    assert {at: len(found) for at, found in gaps.items()} == {("train.py", 6): 6}
+
+
+def test_an_iterator_that_raised_is_no_fetch_of_the_next_loop(log: HookLog) -> None:
+    log.device_clock = clock = StillClock(log.failed)
+    with pytest.raises(ZeroDivisionError):
+        run(lambda y: 1 / 0)
+    clock.now = 2.0
+    run(lambda y: None)
+    gaps = log.beats_of(threading.get_ident()).gaps["train.py", 6]
+    assert [gap.begin_s for gap in gaps] == [0.0, *[2.0] * 6]
+
+
+def test_nothing_waits_for_the_device_in_another_thread(log: HookLog) -> None:
+    log.device_clock = StillClock(log.failed)
+    thread = threading.Thread(target=run, args=[lambda y: None])
+    thread.start()
+    thread.join()
+    assert thread.ident is not None
+    beats = log.beats_of(thread.ident)
+    assert beats.turns and not beats.gaps
 
 
 def test_nothing_is_recorded_when_the_diagnosis_is_over(log: HookLog) -> None:

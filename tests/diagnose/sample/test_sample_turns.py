@@ -80,11 +80,12 @@ def test_a_loop_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.tracks_same_loop(turns_of(stop_at)[0])
 
 
-def test_the_device_times_the_lines_of_the_input() -> None:
-    """From the head, to the first line that is none of it."""
+@pytest.mark.parametrize("by_head", [True, False])
+def test_the_device_times_the_head_of_a_loop(by_head: bool) -> None:
+    """From the head to the next line, if the head makes the input."""
     found, loop, _ = turns_of(train)
     head = found._lines.numbers.start
-    found._lines = found._lines._replace(input_shares={head: 1.0, head + 1: 1.0})
+    found._lines = found._lines._replace(input_shares={head: 1.0}, by_head=by_head)
     ended: list[tuple[float, float]] = []
 
     class Device:
@@ -95,7 +96,7 @@ def test_the_device_times_the_lines_of_the_input() -> None:
             ended.append((begun.asked_s, now))
 
     found._device = Device()
-    for now, line in enumerate([head, head + 1, head + 2, head, head + 1, 0, head + 2]):
+    for now, line in enumerate([head, head + 1, head + 2, head, 0, head + 2]):
         found.begin_line(line, float(now))
-    assert ended == [(0.5, 2)]
-    assert [step.begin_s for step in loop.steps] == [0.5, 3.5]
+    assert ended == [(0.5, 1)] * by_head
+    assert [step.begin_s for step in loop.steps] == ([0.5, 3.5] if by_head else [0, 3])

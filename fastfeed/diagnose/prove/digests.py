@@ -160,7 +160,7 @@ def compared(
         text = f"the first {rows} records are {repeated} different ones in place of {distinct}"
         return Sameness(DIFFERENT, text)
     same = every - _leaves_that_differ(one, two, parts=VALUES)
-    but = f", but for leaf {_listed(same)}" if same else ""
+    but = f", but for their leaf {_listed(same)}" if same else ""
     return Sameness(OTHER_DRAWS, f"{unequal}{but}, as they do when the script has other seeds")
 
 

@@ -278,7 +278,9 @@ class Search:
             if high < LEAST_GAIN or (narrow and least > 1.0):
                 break
         on_top = " on top of what is kept" if self.kept else ""
-        one.why = "" if one.gains else f"no gain beyond the spread of the runs{on_top}"
+        slower = one.gain is not None and one.gain.interval[1] < 1.0
+        why = "slower" if slower else "no gain beyond the spread of the runs"
+        one.why = "" if one.gains else f"{why}{on_top}"
         return one.gains
 
     def _judge(self, one: Candidate) -> Gain:

@@ -189,6 +189,13 @@ def _proof(told: Json) -> Iterator[ReportSection]:
     noise = sum(one["share"] or 0.0 for one in told["causes"] if one["code"] == "external.noise")
     if not proof["diff"] and noise > VISIBLE:
         texts.append(f"Other programs took {percent(noise)} of the time: a proof needs the cores.")
+    ran = [one for one in proof["tried"] if one["interval"] is not None]
+    by_cores = any(one["code"] == "input.cpu" for one in told["causes"])
+    if by_cores and ran and all(one["interval"][1] < 1.0 for one in ran):
+        texts.append(
+            "Each change that was tried makes it slower: its producers take the cores from the "
+            "step. Less work for each batch gains, results that are kept, or more cores."
+        )
     yield ReportSection("Proven", gains=gains, texts=texts, diff=proof["diff"])
     items = []
     for one in proof["tried"]:

@@ -82,7 +82,7 @@ def test_what_seeds_change_may_differ_and_nothing_else() -> None:
     assert compared(digests_of(one), digests_of(two)).word == DIFFERENT
     found = compared(digests_of(one), digests_of(two), reseeded=digests_of(three))
     assert found.word == OTHER_DRAWS
-    assert "but for leaf 1" in found.text
+    assert "but for their leaf 1" in found.text
     labelled = [(x, y + 1) for x, y in two]
     assert compared(digests_of(one), digests_of(labelled), reseeded=digests_of(three)).word == (
         DIFFERENT
@@ -297,7 +297,7 @@ def test_what_depends_on_the_others_of_a_batch_may_change_with_the_order() -> No
         epochs_of(*(epoch(order, width=5) for order in ORDERS[n : n + 2])) for n in (0, 2, 4)
     )
     found = compared(before, after, reseeded=before, reordered=reordered)
-    assert (found.word, "but for leaf" in found.text) == (OTHER_DRAWS, False)
+    assert (found.word, "but for their leaf" in found.text) == (OTHER_DRAWS, False)
     assert compared(before, after, reseeded=before).word == DIFFERENT
     labels = np.arange(12.0) + 1
     wrong = epochs_of(*(epoch(order, width=5, labels=labels) for order in ORDERS[2:4]))

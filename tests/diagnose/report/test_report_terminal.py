@@ -254,6 +254,23 @@ def test_nothing_proven_on_a_busy_machine_names_it() -> None:
         assert ("Other programs took 48 % of the time" in words_of(shown(one))) == told
 
 
+@pytest.mark.parametrize(
+    ("top", "cause", "told"),
+    [
+        (0.9, "input.cpu", True),
+        (1.1, "input.cpu", False),
+        (0.9, "input.latency", False),
+    ],
+)
+def test_producers_that_only_take_the_cores_are_named(top: float, cause: str, told: bool) -> None:
+    found = proven()
+    assert found.proof is not None
+    tried = tuple(replace(one, interval=one.interval and (0.7, top)) for one in found.proof.tried)
+    proof = replace(found.proof, diff="", tried=tried)
+    one = replace(found, causes=(Cause(cause, 0.5, ("busy",)),), proof=proof)
+    assert ("take the cores from the step" in words_of(shown(one))) == told
+
+
 def test_a_reason_is_told_once() -> None:
     found = proven()
     assert found.proof is not None

@@ -42,10 +42,9 @@ class HookLog(StepLog):
         self._beats: dict[tuple[int, int], tuple[list[float], tuple[tuple[str, int], ...]]] = {}
         # By thread, and file and line of a loop: when its iterations began.
         self._turns: dict[tuple[int, tuple[str, int]], list[float]] = {}
-        self._fetches: dict[
-            tuple[int, tuple[str, int]], BegunFetch
-        ] = {}  # that have begun, of these
-        self._gaps: dict[tuple[int, tuple[str, int]], Loop] = {}  # and what the device had to do
+        # In the same way: fetches that have begun, and those that left the device idle.
+        self._fetches: dict[tuple[int, tuple[str, int]], BegunFetch] = {}
+        self._gaps: dict[tuple[int, tuple[str, int]], Loop] = {}
         # Files and lines of the user's in which a model computes what is trained.
         self.step_lines: set[tuple[str, int]] = set()
         self.device_clock = DeviceClock(self.failed)
@@ -126,11 +125,16 @@ class HookLog(StepLog):
         """Record that the next iteration of the loop at a line is asked for."""
         key = get_ident(), (file, line)
         # another thread may make what the device computes: no wait for that in there
-        main = key[0] == threading.main_thread().ident
-        begun = self.device_clock.begin() if main else None
+        known = key[0] != threading.main_thread().ident or self._sees_loop
+        begun = None if known else self.device_clock.begin()
         self._fetches.pop(key, None)
         if begun is not None:
             self._fetches[key] = begun
+
+    @property
+    def _sees_loop(self) -> bool:
+        """True if a hook sees a loop: then its fetches are timed."""
+        return any(len(loop.steps) > 1 for loop in self.timeline.loops.values())
 
     def end_turns(self, file: str, line: int) -> None:
         """Record that the loop at a line has no more iterations."""

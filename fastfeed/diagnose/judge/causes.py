@@ -184,20 +184,21 @@ def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     inputs = [pair for pair in losses.items() if pair[0].startswith("input.")]
     greatest = max(inputs, key=lambda pair: pair[1], default=("", 0.0))
     whole = lost(case.feed, knobs.free_input) if greatest[1] > 0 else 0.0
-    if greatest[1] < INPUT_BOUND <= whole:
+    left = whole - losses.get(NOISE, 0.0)
+    if greatest[1] < INPUT_BOUND <= max(greatest[1], left):
         found.append(greatest)  # several make one loss
     # The greatest of the input stands for all of it, but for what others take; its equals do, too,
     # also where none of them alone would gain anything.
     alike = round(greatest[1] / INPUT_BOUND)
-    all_input = round(max(greatest[1], whole - losses.get(NOISE, 0.0)) / INPUT_BOUND)
+    all_input = round(max(greatest[1], left) / INPUT_BOUND)
     ranks = {code: round(share / INPUT_BOUND) for code, share in found}
     ranks |= {code: all_input for code, _ in inputs if ranks.get(code) == alike}
     found.sort(key=lambda pair: -ranks[pair[0]])
     found[1:] = sorted(found[1:], key=lambda pair: -pair[1])
     others = [pair for pair in found if pair[0] != STEP_HOST]
     host = losses.get(STEP_HOST, 0.0)
-    left = max(0.0, 1.0 - host - max((share for _, share in others), default=0.0))
-    return found if others or host > left else [(STEP_BOUND, left), *found]
+    of_step = max(0.0, 1.0 - host - max((share for _, share in others), default=0.0))
+    return found if others or host > of_step else [(STEP_BOUND, of_step), *found]
 
 
 def causes_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Cause, ...]:

@@ -295,7 +295,11 @@ def drawn_seed(file: SourceFile, body: Iterable[ast.stmt], *, options: str) -> s
     while bodies:
         found = [one for one in below(bodies) if isinstance(one, ast.Call)]
         calls += found
-        names = {called(one) for one in found} & set(functions)
+        names = {called(one) for one in found} | {getattr(one, "id", "") for one in below(bodies)}
+        names |= (
+            {"__getitem__"} if any(isinstance(n, ast.Subscript) for n in below(bodies)) else set()
+        )
+        names &= set(functions)
         bodies = [part for name in names for part in functions.pop(name).body]
     every = [path_of(one.func) for one in ast.walk(file.tree) if isinstance(one, ast.Call)]
     drawn = [path_of(one.func).rpartition(".") for one in calls]

@@ -193,7 +193,7 @@ class Search:
         """
         maker = next((one.proposal for one in self.kept if one.proposal.makes), None)
         left = [one for one in self.candidates if not one.kept and not one.why]
-        held = self._held(left)
+        held = [] if maker else self._held(left)
         for one in left:
             if maker is not None and one.proposal.makes:
                 one.why = f"{maker.title} is kept, and says already who makes the batches"

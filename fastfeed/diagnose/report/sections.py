@@ -187,14 +187,14 @@ def _proof(told: Json) -> Iterator[ReportSection]:
     gains = _gains([one for one in proof["tried"] if one["speedup"] is not None])
     texts = [proof["sentence"], took]
     noise = sum(one["share"] or 0.0 for one in told["causes"] if one["code"] == "external.noise")
-    if not proof["diff"] and noise > VISIBLE:
-        texts.append(f"Other programs took {percent(noise)} of the time: a proof needs the cores.")
     ran = [one for one in proof["tried"] if one["interval"] is not None]
     by_cores = any(one["code"] == "input.cpu" for one in told["causes"])
-    if by_cores and ran and all(one["interval"][1] < 1.0 for one in ran):
+    if not proof["diff"] and noise > VISIBLE:
+        texts.append(f"Other programs took {percent(noise)} of the time: a proof needs the cores.")
+    elif by_cores and ran and all(one["interval"][1] < 1.0 for one in ran):
         texts.append(
-            "Each change that was tried makes it slower: its producers take the cores from the "
-            "step. Less work for each batch gains, results that are kept, or more cores."
+            "Each change that ran is slower, and the input fills the cores that the step needs. "
+            "Less work for each batch helps, or results that are kept, or more cores."
         )
     yield ReportSection("Proven", gains=gains, texts=texts, diff=proof["diff"])
     items = []
@@ -320,7 +320,7 @@ def _causes(told: Json) -> ReportSection:
 def _next_steps(told: Json) -> Iterator[ReportSection]:
     why = f"{told['no_change']}." if told["verdict"] and told["no_change"] else ""
     proof = told["proof"] or {"tried": ()}
-    tried = {(one["knob"], one["predicted"]) for one in proof["tried"]}
+    tried = {(one["knob"], one["predicted"]) for one in proof["tried"] if one["runs"]}
     # what runs have shown of the others stands above
     advice = told["recommendations"]
     left = [one for one in advice if (one["knob"], one["predicted_speedup"]) not in tried]

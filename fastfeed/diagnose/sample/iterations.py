@@ -94,7 +94,7 @@ class IterationTracker:
         return max((step.end_s - step.begin_s for step in steps), default=0.0)
 
     def _begin_iteration(self, now: float) -> float:
-        """Begin an iteration, and return when: what is still computed may be waited for before."""
+        """Begin an iteration; return its begin, which is after a wait for the device, if any."""
         if self._begin_s >= 0:
             self._end_iteration(now)
         elif self._left_s >= 0:

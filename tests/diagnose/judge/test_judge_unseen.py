@@ -126,6 +126,13 @@ def test_small_causes_that_make_one_loss_have_a_name(lost: float, first: str) ->
     assert shares[0][0] == first
 
 
+def test_input_that_others_slow_as_a_whole_is_no_cause() -> None:
+    seen = evidence(loop_of([1.0] * 100), (trainer(),))
+    case = SimpleNamespace(feed=FeedCosts(0.8, converted=0.2), ledger=ledger_of(seen))
+    losses = {"input.cpu": 1e-10, "external.noise": 0.3}
+    assert [code for code, _ in ranked(losses, cast(Any, case))] == ["external.noise"]
+
+
 def test_input_of_many_small_causes_is_more_than_what_others_take() -> None:
     """Without one of them another one limits as much, so that none has a share."""
     seen = evidence(loop_of([1.0] * 100), (trainer(),))

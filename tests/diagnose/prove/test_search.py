@@ -478,6 +478,16 @@ def test_threads_that_would_share_generators_wait_for_processes(
     )
 
 
+def test_threads_are_held_for_all_numbers_of_processes() -> None:
+    trials = FakeTrials({"threads": 2.0, "four": 1.5, "two": 1.1})
+    trials.draws = 1
+    alone = (Edit("train.py", 0, 1, "one"),)
+    several = (proposal(name, alone=alone, makes=True) for name in ("four", "two"))
+    found = searched(trials, proposal("threads", alone=alone, makes=True, shares=True), *several)
+    assert [edit.text for edit in found.edits] == ["four"]
+    assert "share the random generators" in whys(found)["threads"]
+
+
 def test_another_change_does_not_keep_what_promises_from_its_proof() -> None:
     """It may gain as much, by its interval, and does not promise to; threads wait meanwhile."""
     trials = FakeTrials({"threads": 2.0, "processes": 1.25, "other": 1.1})

@@ -103,7 +103,9 @@ def check(seen: dict[str, Any], told: Diagnosis) -> None:
     assert len(causes) == len(told.causes)
     assert all(cause.code in one for one, cause in zip(causes, told.causes, strict=True))
     measured = [one for one in told.proof.tried if one.speedup is not None] if told.proof else []
-    assert len(seen["gains"]) == len(measured) + len(told.recommendations) + len(told.may_cost)
+    tried = {one.knob for one in measured}
+    left = [one for one in told.recommendations if one.knob not in tried]
+    assert len(seen["gains"]) == len(measured) + len(left) + len(told.may_cost)
     assert seen["bars"] == len(measured)
     assert len(items.get(RISKY, [])) == len(told.may_cost)
     steps = told.evidence.loop.steps if told.evidence.loop else []

@@ -268,7 +268,7 @@ def test_producers_that_only_take_the_cores_are_named(top: float, cause: str, to
     tried = tuple(replace(one, interval=one.interval and (0.7, top)) for one in found.proof.tried)
     proof = replace(found.proof, diff="", tried=tried)
     one = replace(found, causes=(Cause(cause, 0.5, ("busy",)),), proof=proof)
-    assert ("take the cores from the step" in words_of(shown(one))) == told
+    assert ("fills the cores that the step needs" in words_of(shown(one))) == told
 
 
 def test_a_reason_is_told_once() -> None:

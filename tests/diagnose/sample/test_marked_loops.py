@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import threading
 import traceback
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from fastfeed.diagnose.hooks.device_clock import (
 )
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.sample.turns import add_turns
-from fastfeed.steps.timeline import Timeline
+from fastfeed.steps.timeline import Step, Timeline
 from fastfeed.steps.watch import watch
 
 SCRIPT = b"""# coding: latin-1
@@ -88,6 +89,44 @@ def test_an_iterator_that_raised_is_no_fetch_of_the_next_loop(log: HookLog) -> N
     run(lambda y: None)
     gaps = log.beats_of(threading.get_ident()).gaps["train.py", 6]
     assert [gap.begin_s for gap in gaps] == [0.0, *[2.0] * 6]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "train_step(x); continue",
+        "if x == 1: train_step(x); continue\n    train_step(x)",
+        "with still: train_step(x)",
+        "for _ in range(2):\n        train_step(x)\n        if x: continue",
+    ],
+)
+def test_each_fetch_of_a_loop_is_timed(body: str, log: HookLog) -> None:
+    log.device_clock = StillClock(log.failed)
+    done: list[int] = []
+    names = {"data": range(3), "train_step": done.append, "still": contextlib.nullcontext()}
+    tree = ast.parse(f"for x in data:\n    {body}\nelse:\n    train_step(9)")
+    add_turns(tree, "train.py")
+    exec(compile(tree, "train.py", "exec", dont_inherit=True), names)
+    assert done[-1] == 9 and sorted({*done[:-1]}) == [0, 1, 2]
+    assert len(log.beats_of(threading.get_ident()).gaps["train.py", 1]) == 3
+
+
+def test_what_hooks_time_is_not_timed_twice(log: HookLog) -> None:
+    log.device_clock = StillClock(log.failed)
+    loop = log.timeline.loop("loader", name="loader", kind="torch", thread=1)
+    loop.steps += [Step(0.0, 1.0, 0.5), Step(1.0, 2.0, 0.5)]
+    run(lambda y: None)
+    beats = log.beats_of(threading.get_ident())
+    assert beats.turns and not beats.gaps
+
+
+def test_functions_that_are_compiled_stay_as_they_are(log: HookLog) -> None:
+    text = "@{}\ndef main():\n    for x in data: train_step(x)"
+    for decorator, marked in (("jit", False), ("tf.function()", False), ("click.command()", True)):
+        tree = ast.parse(text.format(decorator))
+        before = ast.dump(tree)
+        add_turns(tree, "train.py")
+        assert (ast.dump(tree) != before) == marked
 
 
 def test_nothing_waits_for_the_device_in_another_thread(log: HookLog) -> None:

@@ -12,11 +12,11 @@ import pytest
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.hooks.device_clock import DeviceClock
 from fastfeed.diagnose.sample.iterations import sampled_loop, steps_between, steps_of
-from fastfeed.diagnose.sample.loop_parts import locate, loop_parts
+from fastfeed.diagnose.sample.loop_parts import locate, loop_parts, made_by_head
 from fastfeed.diagnose.sample.sampler import Sampler
 from fastfeed.diagnose.sample.states import CORE
 from fastfeed.diagnose.sample.thread_samples import Sample, stack_of
-from fastfeed.steps.timeline import Beats, Timeline
+from fastfeed.steps.timeline import Beats, DeviceGap, Timeline
 from tests.diagnose.looking import Recorder, attribution
 
 record = Recorder()
@@ -249,6 +249,16 @@ def test_turns_of_a_loop(samples: list[Sample]) -> None:
     assert loop.where.endswith(f"test_sample_loops.py:{train.__code__.co_firstlineno + 1}")
     assert loop.steps[0].end_s - loop.steps[0].begin_s == pytest.approx(0.2)
     assert loop.steps[0].wait_s == pytest.approx(0.2 * 0.3)
+    where = train.__code__.co_filename, train.__code__.co_firstlineno + 1
+    beats = Beats(gaps={where: [DeviceGap(0.1, 0.05)]})
+    timed = sampled_loop(trace, context=attribution(7), beats=beats)
+    assert timed is not None and timed.device_gaps == [], "its body makes its input"
+
+
+def test_the_device_times_a_loop_whose_head_makes_its_input() -> None:
+    assert made_by_head({3: 96.0, 5: 4.0}, 3)
+    assert not made_by_head({3: 90.0, 5: 10.0}, 3)
+    assert not made_by_head({}, 3)
 
 
 def test_turns_that_are_too_short_are_not_counted() -> None:

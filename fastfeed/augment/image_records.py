@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fastfeed.augment.images import size_of
@@ -28,11 +29,25 @@ class RecordPlanner:
     def __init__(self, spec: Augment) -> None:
         self._spec = spec
         self._targets: Targets | None = None  # those of the last record, which most others share
+        self._first: Any = None  # the first key of the records, which tells their image
+
+    def _check_first(self, record: Any) -> None:
+        """Raise SpecError for a dict whose first key is another one, if that tells the image."""
+        if self._spec.images is None and isinstance(record, Mapping) and record:
+            first = next(iter(record))
+            if self._first is None:
+                self._first = first
+            elif first != self._first:
+                raise SpecError(
+                    f"Augment: records begin with {self._first!r} and with {first!r}, and the "
+                    "first leaf is the image: name it, such as images='image'"
+                )
 
     def plan(self, record: Any, key: int, *, place: str = "") -> PlannedRecord:
         """Return what is known without decoding; the same key gives the same draws. Raise BadImage
         for a file whose header is not that of an image, SpecError for any other leaf."""
         targets = self._targets
+        self._check_first(record)
         leaves = None if targets is None else leaves_of(targets.structure, record)
         if targets is None or leaves is None:
             structure = structure_of(record)

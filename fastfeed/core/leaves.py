@@ -34,7 +34,7 @@ def array_of(value: Any, where: str) -> Array:
     if hasattr(value, "__getitem__") and not isinstance(value, SEQUENCES):
         _refuse_containers(value, where)
     try:
-        array = np.asarray(value)
+        array = np.asanyarray(value)
     except Exception as error:  # of the class of the leaf
         if type(value).__module__.startswith("tensorflow") and hasattr(value, "numpy"):
             return np.asarray(value.numpy())  # a scalar of bfloat16, which is no array there
@@ -44,6 +44,8 @@ def array_of(value: Any, where: str) -> Array:
             f"{where} is {kind}, not an array ({error}): pad it, or yield single records with "
             "records=True, batch_size=32, pad=True"
         ) from error
+    refuse_masked(array, where)
+    array = np.asarray(array)
     if array.dtype.kind == "O" and not array.ndim:
         refuse_sparse(value, where)
     return array if hasattr(value, "dtype") else _exact(array, value, where=where)

@@ -256,6 +256,8 @@ class BatchBuilder:
                 except ProducerFailed as error:
                     self._skip(error, outlet, ticket=at[0])
             records += self._finish(fetched, outlet=outlet, at=at)
+        if watch is not None:
+            watch.compare(f"a record of {place}")
         return records
 
     def _finish(

@@ -304,9 +304,10 @@ def _rest(
         if start is not None:
             local = _consumed(start, size, length=each)
             over = over and len(local) >= whole
-        if start is not None and start.part and options.skips:
+        if start is not None and start.part and (options.skips or options.filter is not None):
+            option = 'on_error="skip"' if options.skips else "filter="
             raise OptionError(
-                'restore() of several states with on_error="skip": which records of a batch were '
+                f"restore() of several states with {option}: which records of a batch were "
                 "delivered is not known. Use as many ranks as before"
             )
         share = (state["of"].get("rank", 0), world)

@@ -17,6 +17,7 @@ with required("TensorFlow", "tensorflow-cpu"):
 
 from fastfeed.sinks.tf_errors import error_registry
 from fastfeed.sinks.tf_types import (
+    check_lengths,
     check_shapes,
     element_spec,
     leaf_order,
@@ -57,7 +58,7 @@ def dataset(iterations: IterationManager, *, prefetch: int, ragged: bool, shapes
         if shapes is None
         else with_stated_shapes(iterations.spec, shapes, ragged=ragged)
     )
-    result = TensorFlowHandover(iterations, spec).dataset()
+    result = TensorFlowHandover(iterations, spec, unpads=ragged).dataset()
     if ragged:
         result = result.map(ragged_of(spec))
     length = iterations.length if iterations.exact else None
@@ -84,10 +85,13 @@ class TensorFlowHandover:
     """The functions that TensorFlow calls at the beginning of each iterator and for each
     element."""
 
-    def __init__(self, iterations: IterationManager, spec: BatchSpec) -> None:
+    def __init__(
+        self, iterations: IterationManager, spec: BatchSpec, *, unpads: bool = False
+    ) -> None:
         self._iterations = iterations
         self._batch_spec = spec
         self._ragged = spec.ragged
+        self._unpads = unpads  # ragged tensors are made of it
         self._spec = element_spec(spec, iterations.rows)
         self._order = leaf_order(spec)
         self._numbers = itertools.count(1)
@@ -160,6 +164,8 @@ class TensorFlowHandover:
                 raise StopIteration
             if self._ragged:
                 check_shapes(batch, self._batch_spec, knob="dataset(shapes=...)")
+            if self._unpads:
+                check_lengths(batch, self._batch_spec, knob="dataset(shapes=...)")
         except FeedError as error:  # a prefetch that asks again gets the same error
             raise self._registry.mark(
                 self._errors_by_iterator.setdefault(int(number), error)

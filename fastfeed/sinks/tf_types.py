@@ -48,10 +48,7 @@ def ragged_of(spec: BatchSpec) -> Callable[[Any, Any], Any]:
     each leaf whose records vary in shape."""
     order = leaf_order(spec)
     shapes = [spec.leaves[at].shape for at in order[: len(order) // 2]]
-    depths = [
-        max((axis + 1 for axis, size in enumerate(shape) if size is None), default=0)
-        for shape in shapes
-    ]
+    depths = list(map(_depth, shapes))
 
     def ragged(batch: Any, lengths: Any) -> Any:
         of_leaf = iter(depths)
@@ -62,6 +59,11 @@ def ragged_of(spec: BatchSpec) -> Callable[[Any, Any], Any]:
         return tf.nest.map_structure(made, batch, lengths)
 
     return ragged
+
+
+def _depth(shape: tuple[int | None, ...]) -> int:
+    """Return the number of axes of a record up to the last one that varies."""
+    return max((axis + 1 for axis, size in enumerate(shape) if size is None), default=0)
 
 
 def _ragged(padded: Any, sizes: Any, *, depth: int) -> Any:
@@ -89,6 +91,20 @@ def with_stated_shapes(spec: BatchSpec, shapes: Any, *, ragged: bool) -> BatchSp
         replace(spec, structure=spec.structure.children[0], leaves=spec.leaves[:count]), shapes
     )
     return replace(spec, leaves=(*batch.leaves, *spec.leaves[count:]))
+
+
+def check_lengths(batch: Batch, spec: BatchSpec, *, knob: str) -> None:
+    """Raise SpecError for records of (batch, lengths) that are shorter than a dimension which the
+    graph was built for as one that does not vary: what pads them would count as data."""
+    count = len(spec.leaves) // 2
+    for leaf, sizes in zip(spec.leaves[:count], batch.leaves[count:], strict=True):
+        for axis in range(_depth(leaf.shape), len(leaf.shape)):
+            if bool((np.asarray(sizes)[:, axis] != leaf.shape[axis]).any()):
+                raise SpecError(
+                    f"{leaf.path} has records that are shorter than {leaf.shape}, which the graph "
+                    "was built for, as far as the first batch showed it: state which dimensions "
+                    f"vary with {knob}"
+                )
 
 
 def check_shapes(batch: Batch, spec: BatchSpec, *, knob: str) -> None:

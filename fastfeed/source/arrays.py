@@ -126,25 +126,30 @@ def _structure(node: Any, leaves: list[Any], *, tuples: list[Any]) -> Structure:
 
 
 def _column_of(table: Any, name: Any) -> Any:
-    """Return a column of a table, or a field. Raise OptionError for integers that have become
-    floats, as missing values make them, if floats cannot hold them."""
+    """Return a column of a table, or a field."""
     column = table[name]
     array = np.asanyarray(column)
+    _refuse_changed(column, array, where=f"column {name!r}")
+    return array
+
+
+def _refuse_changed(column: Any, array: Any, *, where: str) -> None:
+    """Raise OptionError for a column that is another one as an array: integers that have become
+    floats, as missing values make them, if floats cannot hold them, and missing categories."""
     kind = str(getattr(column, "dtype", getattr(column, "type", ""))).lower()
     if kind.startswith("dictionary") and bool(getattr(column, "null_count", False)):
         raise OptionError(
-            f"column {name!r} is dictionary-encoded and has missing values, which numpy takes for "
+            f"{where} is dictionary-encoded and has missing values, which numpy takes for "
             "the last category: fill them, or leave out these rows"
         )
     if array.dtype.kind == "f" and kind.startswith(("int", "uint")):
         largest = np.nanmax(np.abs(array), initial=0.0)
         if largest >= EXACT_INTEGERS:
             raise OptionError(
-                f"column {name!r} holds integers beyond 2**53 and missing values, which would make "
+                f"{where} holds integers beyond 2**53 and missing values, which would make "
                 "all of them floats, and round them: fill the missing values, or leave out these "
                 "rows"
             )
-    return array
 
 
 def _fields_of(given: Any) -> Sequence[Any] | None:
@@ -200,7 +205,12 @@ def _column(leaf: Any, path: str) -> Any:
         return in_file(leaf)
     if not hasattr(leaf, "shape") and not hasattr(leaf, "to_numpy"):
         return _numbers(leaf)
-    return leaf if isinstance(leaf, np.memmap) else array_of(leaf, path)
+    if isinstance(leaf, np.memmap):
+        return leaf
+    found = array_of(leaf, path)
+    if hasattr(leaf, "to_numpy"):
+        _refuse_changed(leaf, found, where=path)
+    return found
 
 
 def _read_only(column: Any) -> Any:

@@ -3,6 +3,7 @@ them; and a warning of those of a list that a transform changes in place."""
 
 from __future__ import annotations
 
+import array
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,8 @@ from fastfeed.errors import FeedWarning, SpecError
 from fastfeed.source.reused_memory import arrays_in
 from fastfeed.source.stream_comparison import COMPARED_ELEMENTS
 
-PLAIN_LEAVES = (np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+BUFFERS = (bytearray, memoryview, array.array)
+PLAIN_LEAVES = (np.ndarray, np.generic, bool, int, float, complex, str, bytes, *BUFFERS)
 FIRST_RECORDS = 3  # of a batch, that are compared
 FIRST_PARTS = 8  # of a list, that say what it holds
 
@@ -44,15 +46,19 @@ class RecordWatch:
                 FeedWarning,
                 stacklevel=2,
             )
+        self.compare(f"{place}: a record before it")
+        self._first.append((record, _digest(record)))
+
+    def compare(self, what: str) -> None:
+        """Raise SpecError if one of these records, which `what` says, has changed since it came."""
         for before in self._first:
             if _has_changed(*before):
                 raise SpecError(
-                    f"{place}: a record before it has changed since it came. The source, or "
-                    "transform=, fills one object again for each record, and a batch would "
+                    f"{what} has changed since it came. The source, or transform=, fills one "
+                    "object again for each record, or a few of them in turn, and a batch would "
                     "hold its last values many times: make a new object for each, or copies, such "
                     "as array.copy() or dict(record)"
                 )
-        self._first.append((record, _digest(record)))
 
 
 def _has_changed(record: Any, digest: int | None) -> bool:
@@ -65,8 +71,8 @@ def _digest(record: Any) -> int | None:
     found = 0
     try:
         leaves = leaves_of(structure_of(record), record) or [record]
-        for array in (np.asarray(one) for one in leaves if _is_plain(one)):
-            sample = array.reshape(-1)[:: array.size // COMPARED_ELEMENTS | 1]
+        for one in (np.asarray(leaf) for leaf in leaves if _is_plain(leaf)):
+            sample = one.reshape(-1)[:: one.size // COMPARED_ELEMENTS | 1]
             found = zlib.crc32(sample.tobytes(), found)
     except Exception:  # of the user's classes
         return None
@@ -85,6 +91,7 @@ def watched(records: Iterable[Any], place: str) -> Iterator[Any]:
     for record in records:
         watch.add(record, place)
         yield record
+    watch.compare(f"{place}: a record of this batch")
 
 
 def is_watched(number: int) -> bool:

@@ -323,3 +323,19 @@ def test_batches_of_images_are_rows_of_records() -> None:
 def test_options_that_cannot_be(options: dict[str, Any], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         FeedRunner(Indexed(FILES), batch_size=2, **options)
+
+
+def test_dicts_whose_first_image_is_another_one_are_refused() -> None:
+    """Which of them is augmented would depend on the record that a producer gets first."""
+    image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    records = [{"left": image, "right": image}] * 4 + [{"right": image, "left": image}] * 4
+    spec = A.Augment([A.Flip(1.0)])
+    with (
+        FeedRunner(records, batch_size=8, augment=spec) as runner,
+        pytest.raises(SpecError, match="begin with 'left' and with 'right'.*images="),
+    ):
+        next(iter(runner))
+    spec = A.Augment([A.Flip(1.0)], images="left")
+    with FeedRunner(records, batch_size=8, augment=spec) as runner:
+        batch = next(iter(runner))
+    assert (batch["left"] == image[:, ::-1]).all() and (batch["right"] == image).all()

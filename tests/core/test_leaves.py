@@ -69,6 +69,23 @@ def test_what_would_change_is_refused_with_a_solution(values: Any, said: str) ->
         infer((np.zeros(2), values))
 
 
+class Variable:
+    """A variable of a file, which reads as a masked array."""
+
+    shape, dtype = (2,), np.dtype("f8")
+
+    def __getitem__(self, at: Any) -> Any:
+        return np.ma.masked_equal([1.0, -999.0], -999.0)[at]
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self[:]
+
+
+def test_a_mask_that_comes_with_the_values_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"1 masked values.*x\.filled"):
+        array_of(Variable(), "x")
+
+
 @pytest.mark.parametrize(
     "values",
     [

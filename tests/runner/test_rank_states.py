@@ -160,3 +160,18 @@ class TestRefusals:
         with pytest.raises(OptionError, match='remainder="drop"'):
             job(3, states, remainder=None)
         assert len(states) == 2
+
+
+def test_states_of_a_filtered_stream_are_refused_within_a_batch() -> None:
+    """A part of a batch counts the records that the filter has left, and no positions."""
+    options: dict[str, Any] = {"filter": lambda n: n % 4, "batch_size": 4, "seed": 1}
+    options |= {"order": "any"}
+    with FeedRunner(range(LENGTH), **options) as runner:
+        next(iter(runner))
+        state = runner.state()
+    with (
+        FeedRunner(range(LENGTH), **options) as runner,
+        pytest.raises(OptionError, match="several states with filter="),
+    ):
+        runner.restore([state])
+        next(iter(runner))

@@ -238,3 +238,16 @@ class TestRagged:
                 for row in batch
             ]
             assert rows == [(1, 4), (2, 4), (3, 4), (2, 5)]
+
+    def test_a_dimension_that_varies_later_only(self) -> None:
+        """Its fill would count as data: in the first batch all records have two."""
+        records = [(np.ones(2), np.ones(2)), (np.ones(3), np.ones(2))]
+        records += [(np.ones(2), np.ones(1)), (np.ones(3), np.ones(2))]
+        with FeedRunner(records, batch_size=2, pad=Pad(0, lengths=True)) as runner:
+            data = iter(runner.dataset(ragged=True))
+            next(data)
+            with pytest.raises(SpecError, match=r"shorter than \(2,\).*dataset\(shapes="):
+                next(data)
+        with FeedRunner(records, batch_size=2, pad=Pad(0, lengths=True)) as runner:
+            (_, last) = runner.dataset(ragged=True, shapes=((None,), (None,)))
+            assert last[1].to_list() == [[1.0], [1.0, 1.0]]

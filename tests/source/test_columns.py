@@ -167,6 +167,10 @@ def test_missing_values_of_a_dictionary_are_no_last_category() -> None:
     column = pa.array(["a", "b", None, "a"]).dictionary_encode()
     with pytest.raises(OptionError, match="column 'name' is dictionary-encoded and has missing"):
         FeedRunner(pa.table({"name": column, "number": range(4)}), batch_size=2)
+    with pytest.raises(OptionError, match="is dictionary-encoded and has missing"):
+        FeedRunner({"name": pa.chunked_array([column])}, batch_size=2)
+    with pytest.raises(OptionError, match=r"integers beyond 2\*\*53 and missing"):
+        FeedRunner({"n": pa.chunked_array([pa.array([2**53 + 1, None])])}, batch_size=2)
     with FeedRunner(pa.table({"name": column.drop_null(), "n": range(3)}), batch_size=3) as runner:
         assert [str(one) for one in next(iter(runner))["name"]] == ["a", "b", "a"]
 

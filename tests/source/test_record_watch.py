@@ -160,3 +160,41 @@ class Made:
 def test_a_transform_may_change_what_was_made_for_it() -> None:
     with FeedRunner(Made(), batch_size=8, epochs=2, transform=halved_in_place) as runner:
         assert all((x == 4).all() for x, _ in runner)
+
+
+def one_buffer() -> Iterator[bytearray]:
+    buffer = bytearray(4)
+    for number in range(1000):
+        buffer[:] = bytes([number % 256]) * 4
+        yield buffer
+
+
+def a_ring() -> Iterator[Any]:
+    buffers = np.empty((5, 3))
+    for number in range(1000):
+        buffers[number % 5] = number
+        yield buffers[number % 5]
+
+
+class Ring:
+    """A data set that fills three arrays in turn."""
+
+    def __init__(self) -> None:
+        self.buffers = np.empty((3, 2))
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        self.buffers[index % 3] = index
+        return self.buffers[index % 3]
+
+
+@pytest.mark.parametrize("source", [one_buffer, a_ring, Ring()], ids=["buffer", "ring", "data"])
+def test_memory_that_is_filled_in_turn_is_refused(source: Any) -> None:
+    records = None if isinstance(source, Ring) else True
+    with (
+        FeedRunner(source, records=records, batch_size=8) as runner,
+        pytest.raises(SpecError, match="has changed since it came"),
+    ):
+        list(runner)

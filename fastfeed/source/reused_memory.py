@@ -3,6 +3,7 @@ are views of: in producer threads it would change batches that wait, or are in u
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import weakref
 import zlib
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed.core.batch import Batch
+from fastfeed.core.structure import fields_of
 from fastfeed.errors import SpecError
 
 Array = np.ndarray[Any, Any]
@@ -37,10 +39,11 @@ class ReusedMemory:
         """Raise SpecError for an array in the memory of an earlier one that is still there, with
         other values."""
         self._number += 1
-        known = [one for one in leaves if _is_plain(one)] if self._looks else []
-        for leaf in known if self._seen else ():
-            owner, checksum = self._seen.pop(_place(leaf), (None, 0))
-            if owner is not None and owner() is not None and _checksum(leaf) != checksum:
+        pairs = [(one, _array_of(one)) for one in leaves] if self._looks else []
+        known = [(one, array) for one, array in pairs if array is not None]
+        for _, array in known if self._seen else ():
+            owner, checksum = self._seen.pop(_place(array), (None, 0))
+            if owner is not None and owner() is not None and _checksum(array) != checksum:
                 raise SpecError(
                     f"{place} has the memory of an earlier batch, with other values: the source "
                     "fills one array again, or the loop changes it in place. Producer threads do "
@@ -49,7 +52,9 @@ class ReusedMemory:
                 )
         if self._number == self._next:
             self._next *= 2
-            self._seen = {_place(one): (self._lasts(one), _checksum(one)) for one in known}
+            self._seen = {
+                _place(array): (self._lasts(one), _checksum(array)) for one, array in known
+            }
         elif not self._looks:
             self._seen = {}
 
@@ -60,11 +65,14 @@ class ReusedMemory:
 
 
 def arrays_in(value: Any) -> Iterator[Any]:
-    """Yield the leaves of a value, as far as it is plain."""
-    if type(value) in (tuple, list, dict):
-        for part in value.values() if type(value) is dict else value:
-            yield from arrays_in(part)
-    else:
+    """Yield the leaves of a value: of sequences, dicts, and classes with fields."""
+    names = fields_of(type(value))
+    parts: Any = [getattr(value, name) for name in names] if names else ()
+    if not names and isinstance(value, (tuple, list, dict)):
+        parts = value.values() if isinstance(value, dict) else value
+    for part in parts:
+        yield from arrays_in(part)
+    if not names and not isinstance(value, (tuple, list, dict)):
         yield value
 
 
@@ -96,6 +104,14 @@ def refuse_changed(batch: Batch, sample: int, *, place: str) -> None:
 
 def _is_plain(leaf: Any) -> bool:
     return type(leaf) is np.ndarray and not leaf.dtype.hasobject and leaf.nbytes > 0
+
+
+def _array_of(leaf: Any) -> Array | None:
+    """Return the memory of an array, or of a tensor of PyTorch on the CPU; None for others."""
+    if type(leaf).__module__ == "torch":
+        with contextlib.suppress(Exception):  # on a device, sparse, or of a dtype that NumPy lacks
+            leaf = leaf.detach().numpy()
+    return leaf if _is_plain(leaf) else None
 
 
 def _place(leaf: Array) -> Place:

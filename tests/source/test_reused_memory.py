@@ -159,6 +159,30 @@ class Pool:
             del batch
 
 
+@pytest.mark.parametrize("kind", [Pair, Sample, lambda x, y: OrderedDict(x=x, y=y), "torch"])
+def test_any_leaf_that_several_threads_read_is_refused(kind: Any) -> None:
+    if kind == "torch":
+        torch = pytest.importorskip("torch")
+        kind = lambda x, y: torch.from_numpy(x)  # noqa: E731
+
+    def again() -> Iterator[Any]:
+        memory = np.empty(4)
+        record = kind(memory, 1)
+        for number in range(64):
+            memory[:] = number
+            yield record
+
+    class Again:
+        def __iter__(self) -> Iterator[Any]:
+            return again()
+
+    with (
+        FeedRunner(Again(), transform=lambda record: np.zeros(4), threads=3) as runner,
+        pytest.raises(SpecError, match="has the memory of an earlier batch"),
+    ):
+        list(runner)
+
+
 def test_memory_that_nobody_uses_may_be_filled_by_several_threads() -> None:
     with FeedRunner(Pool(), transform=lambda batch: batch * 2, threads=2) as runner:
         assert [int(x[0, 0]) for x in runner] == list(range(0, 2 * COUNT, 2))

@@ -103,7 +103,7 @@ def test_updates_of_the_busiest_optimizer_are_the_beats_of_a_thread(log: HookLog
         often.step()
         if number == 3:
             rarely.step()
-    times, lines, _ = log.beats_of(threading.get_ident())
+    times, lines, *_ = log.beats_of(threading.get_ident())
     first = test_updates_of_the_busiest_optimizer_are_the_beats_of_a_thread.__code__.co_firstlineno
     assert len(times) == 5
     assert times == sorted(times)

@@ -19,9 +19,7 @@ from fastfeed.diagnose.interventions.doses import Dose, DoseHelper, Wait
 from fastfeed.diagnose.interventions.effects import T_OF_PAIRS, effect_of, pairs_of
 from fastfeed.steps.timeline import DOSED, UNOBSERVED, Loop, Mark
 
-# Share of the watched time that all blocks together may take from the loop: of a training, and of a
-# copy of it that only runs for this.
-MAX_LOST, MAX_LOST_OF_COPY = 0.05, 0.25
+MAX_LOST = 0.05  # share of the watched time that all blocks together may take from the loop
 SHARE = 0.25  # of the time for which the lock is held, or workers are stopped
 DELAYS = (0.25, 0.5, 1.0)  # of a period
 BLOCK_STEPS, BLOCK_S = 4, 0.03  # at least: several slices of a dose
@@ -33,7 +31,8 @@ IDLE_S, BUSY_S = 0.1, 0.005  # between two looks at the loop: at most, and at le
 SEEN_STEPS, SEEN_MARKS = 100, 500  # latest ones that tell what the loop does now
 NOT_STEPS = ("evaluation", "checkpoint", "experiment", UNOBSERVED)  # marks of what no step does
 NO_TIME = "neither time nor costs were left for it; a longer watch (--seconds) measures it"
-TOO_DEAR = "a block would have cost more than its part of {:.0f} % of the time"
+FEWEST = 4  # periods of a dosed block; of fewer only a bound is known
+TOO_DEAR = "a block would have cost more than its part of 5 % of the time"
 
 
 @dataclass
@@ -95,17 +94,16 @@ class Interventions:
         self._log = log
         self._series: list[DoseSeries] = []
         self._loop = Loop("", "", 0)
-        self._end_s = self._budget_s = self._most = 0.0
+        self._end_s = self._budget_s = 0.0
         self._random = Random(0)  # not the script's own generator
 
-    def plan(self, start_s: float, end_s: float, *, loop: Loop, most: float = MAX_LOST) -> None:
-        """Give doses to this loop in this time, of which they may take this share at most."""
+    def plan(self, start_s: float, end_s: float, *, loop: Loop) -> None:
+        """Give doses to this loop in this time."""
         self._series = [
             DoseSeries(dose, MAX_ROUNDS * bool(dose.refusal), why=dose.refusal or NO_TIME)
             for dose in doses_for(self._log, loop, helper=self.helper)
         ]
-        self._loop, self._end_s, self._most = loop, end_s, most
-        self._budget_s = most * (end_s - start_s)
+        self._loop, self._end_s, self._budget_s = loop, end_s, MAX_LOST * (end_s - start_s)
 
     def results(self) -> tuple[Intervention, ...]:
         """Return what was found."""
@@ -167,7 +165,7 @@ class Interventions:
         lead = self._settled_steps if one.dose.kind == "producers" else 0
         steps = lead + 2 * count
         missing = sum(s.rounds < MAX_ROUNDS and not s.is_known for s in self._series)
-        late_s = min(self._left_s / (MIN_ROUNDS * missing or 2), 2 * steps * period_s)
+        late_s = min(self._left_s / (MIN_ROUNDS * missing or 2), steps * period_s)
         late_s += self._group * period_s
         dosed = partial(self._pass, wait=hold, period_s=period_s, late_s=late_s)
         try:
@@ -180,12 +178,15 @@ class Interventions:
             slow = self._periods(on_s, off_s)
             usually_s = period_s * (off_s - on_s) / max(fmean(slow), 1e-9) if slow else period_s
             one.cost_s += max(0.0, off_s - on_s - usually_s)
-            one.why = one.why if len(slow) >= steps else TOO_DEAR.format(100 * self._most)
+            one.why = one.why if len(slow) >= steps else TOO_DEAR
         clear_s = usually(off_s, self._settled_steps)
         self._log.add_mark(Mark("experiment", on_s, clear_s, DOSED))
         end_s = usually(clear_s, count + 1)
         if self._is_calm(start_s):
             slow = self._periods(dosed_s, off_s)
+            if one.why == TOO_DEAR and len(slow) < FEWEST and self._group == 1 and not lead:
+                # with the steps at both ends, which lie in it in part, they took at least as long
+                slow = [(off_s - dosed_s) / (len(slow) + 2)] * FEWEST
             slow = slow[: len(slow) // (2 * self._group) * 2 * self._group]
             last = self._periods(clear_s, end_s)
             pairs = pairs_of((first[-count:], last[:count]), slow, usual=usual)

@@ -15,7 +15,6 @@ from fastfeed.core.unix import die_with
 from fastfeed.diagnose.evidence import Evidence
 from fastfeed.diagnose.evidence_file import Recording
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.interventions.schedule import MAX_LOST_OF_COPY
 from fastfeed.diagnose.prove.batch_log import BatchLog, watch_batches
 from fastfeed.diagnose.prove.call_sites import CallSites
 from fastfeed.diagnose.prove.digests import Digests
@@ -47,11 +46,7 @@ def main() -> None:
     ask_before_writes(OwnFiles(Bounds(*settings["bounds"])), settings["guard"])
     import_from_copy(settings["moved"])
     plan = WatchPlan(
-        settings["seconds"],
-        settings["warmup"],
-        experiments=purpose == DIAGNOSE,
-        stop=True,
-        most_lost=MAX_LOST_OF_COPY,
+        settings["seconds"], settings["warmup"], experiments=purpose == DIAGNOSE, stop=True
     )
     turns = purpose == DIAGNOSE and not CAN_TRACE_LINES
     sites, script = CallSites(), Script(words, turns=turns)

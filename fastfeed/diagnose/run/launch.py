@@ -287,9 +287,7 @@ class Launch:
         if life.loop is not None and bursts is not None:
             bursts.plan(life.start_s, life.end_s)
             if rank_of() is None:
-                self._interventions.plan(
-                    life.start_s, life.end_s, loop=life.loop, most=self._plan.most_lost
-                )
+                self._interventions.plan(life.start_s, life.end_s, loop=life.loop)
                 if not self._intervening.ident:
                     self._intervening.start()
 

@@ -12,7 +12,6 @@ from fastfeed.core.user_code import is_users_code
 from fastfeed.diagnose.diagnosis import MIN_STEPS
 from fastfeed.diagnose.evidence import Intervention
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.interventions.schedule import MAX_LOST
 from fastfeed.errors import OptionError
 from fastfeed.steps.timeline import Loop
 
@@ -37,9 +36,8 @@ class WatchPlan:
     without a step, from the end of the script's imports. The report is at most GRACE_S later.
     `experiments`: some steps may get their input ahead of time. `stop`: the script ends with the
     report. `dead_s`: least time without a step before a feed can be reported dead. `live`: the
-    number of producers of a FeedRunner is searched for in the running job. `most_lost`: share
-    of the time that what slows steps may take. Raise OptionError for a warm-up that is not shorter
-    than all.
+    number of producers of a FeedRunner is searched for in the running job. Raise
+    OptionError for a warm-up that is not shorter than all.
     """
 
     seconds: float = 20.0
@@ -48,7 +46,6 @@ class WatchPlan:
     stop: bool = False
     dead_s: float = 8.0
     live: bool = False
-    most_lost: float = MAX_LOST
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup_s < self.seconds:

@@ -13,21 +13,19 @@ from hypothesis import strategies as st
 from fastfeed.diagnose.evidence import Intervention
 from fastfeed.diagnose.interventions import schedule
 from fastfeed.diagnose.interventions.doses import Dose
-from fastfeed.diagnose.interventions.schedule import MAX_LOST, MAX_LOST_OF_COPY, Interventions
+from fastfeed.diagnose.interventions.schedule import MAX_LOST, Interventions
 from fastfeed.steps.recorder import NEVER
 from fastfeed.steps.timeline import DOSED, Mark, Step
 from tests.diagnose.interventions.jobs import Job
 
 
-def found_in(
-    job: Job, *doses: Dose, end_s: float = 18.0, most: float = MAX_LOST
-) -> tuple[Intervention, ...]:
+def found_in(job: Job, *doses: Dose, end_s: float = 18.0) -> tuple[Intervention, ...]:
     """Return what is found in a job that gets these doses."""
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(schedule, "perf_counter", job.clock)
         patches.setattr(schedule, "doses_for", lambda *_, **__: list(doses))
         tried = Interventions(job.log)
-        tried.plan(0.0, end_s, loop=job.loop, most=most)
+        tried.plan(0.0, end_s, loop=job.loop)
         tried.run(job.wait)
     return tried.results()
 
@@ -90,7 +88,7 @@ def test_steps_that_vary_too_much_tell_nothing() -> None:
 def test_a_dose_that_costs_too_much_is_cut_short() -> None:
     job = Job(0.1)
     (one,) = found_in(job, job.dose("lock", 0.25, 19.0))
-    assert one.effect is None and "5 %" in one.note
+    assert one.interval is not None and 0.2 < one.interval[0] < 19.0, "it is at least so much"
     assert job.lost_s <= MAX_LOST * 18 + 0.4
 
 
@@ -188,12 +186,3 @@ def test_a_loop_without_steps() -> None:
     (one,) = found_in(job, job.dose("cores", 1, 0.1))
     assert one.effect is None and job.given == []
     assert job.loop.steps == list[Step]()
-
-
-@pytest.mark.parametrize(("most", "known"), [(MAX_LOST, False), (MAX_LOST_OF_COPY, True)])
-def test_what_slows_steps_much_is_seen_in_a_copy(most: float, known: bool) -> None:
-    """A busy core that makes the steps of a native pool three times as long."""
-    job = Job(noisy(0.026, 0.02), buffer=0)
-    _, cores = found_in(job, job.dose("lock", 0.25, 0.3), job.dose("cores", 1, 2.0), most=most)
-    assert (cores.effect is not None) == known
-    assert job.lost_s <= most * 18 + 0.4

@@ -64,16 +64,24 @@ class ReusedMemory:
         return self._number == self._next or self._number <= self._next // 2 + RING
 
 
-def arrays_in(value: Any) -> Iterator[Any]:
-    """Yield the leaves of a value: of sequences, dicts, and classes with fields."""
-    names = fields_of(type(value))
-    parts: Any = [getattr(value, name) for name in names] if names else ()
-    if not names and isinstance(value, (tuple, list, dict)):
-        parts = value.values() if isinstance(value, dict) else value
-    for part in parts:
-        yield from arrays_in(part)
-    if not names and not isinstance(value, (tuple, list, dict)):
+def arrays_in(value: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """Yield the leaves of a value: of sequences, dicts, and classes with fields. `seen`: ids of the
+    containers that it has entered, which may hold each other."""
+    seen = set() if seen is None else seen
+    parts: Iterable[Any]
+    if names := fields_of(type(value)):
+        parts = [getattr(value, name, None) for name in names]  # one may not be set
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, (tuple, list)):
+        parts = value
+    else:
         yield value
+        return
+    if id(value) not in seen:
+        seen.add(id(value))
+        for part in parts:
+            yield from arrays_in(part, seen)
 
 
 def sample_of(batch: Batch) -> int:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fastfeed import FeedRunner, SpecError
 from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.producers.process.work_socket import own_payload
-from fastfeed.source.reused_memory import RING, ReusedMemory
+from fastfeed.source.reused_memory import RING, ReusedMemory, arrays_in
 from tests.helpers.dying import until
 
 COUNT = 40
@@ -181,6 +181,13 @@ def test_any_leaf_that_several_threads_read_is_refused(kind: Any) -> None:
         pytest.raises(SpecError, match="has the memory of an earlier batch"),
     ):
         list(runner)
+
+
+def test_objects_that_hold_each_other_are_read_once() -> None:
+    one, two = Sample(np.zeros(2), []), Sample(np.ones(2), [])
+    one.y.append(two)
+    two.y.append(one)
+    assert [leaf.tolist() for leaf in arrays_in(one)] == [[0.0, 0.0], [1.0, 1.0]]
 
 
 def test_memory_that_nobody_uses_may_be_filled_by_several_threads() -> None:

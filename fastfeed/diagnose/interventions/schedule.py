@@ -32,6 +32,7 @@ SEEN_STEPS, SEEN_MARKS = 100, 500  # latest ones that tell what the loop does no
 NOT_STEPS = ("evaluation", "checkpoint", "experiment", UNOBSERVED)  # marks of what no step does
 NO_TIME = "neither time nor costs were left for it; a longer watch (--seconds) measures it"
 FEWEST = 4  # periods of a dosed block; of fewer only a bound is known
+CUT_SHORT = "its blocks were cut short, so that it may be more"
 TOO_DEAR = "a block would have cost more than its part of 5 % of the time"
 
 
@@ -187,6 +188,7 @@ class Interventions:
             if one.why == TOO_DEAR and len(slow) < FEWEST and self._group == 1 and not lead:
                 # with the steps at both ends, which lie in it in part, they took at least as long
                 slow = [(off_s - dosed_s) / (len(slow) + 2)] * FEWEST
+                one.dose.remark = one.dose.remark or CUT_SHORT
             slow = slow[: len(slow) // (2 * self._group) * 2 * self._group]
             last = self._periods(clear_s, end_s)
             pairs = pairs_of((first[-count:], last[:count]), slow, usual=usual)

@@ -72,8 +72,9 @@ class GeneratorBody:
                 )
                 title = f"{RUNNER}(..., transform={fresh(file, MAKER)}, {kind}={count}){sink}"
                 one = Proposal(title, edits, advice, shows=shows, makes=True)
-                one = replace(one, alone=alone, shares=kind == "threads")
-                forms.append(replace(one, allows=(SAME, OTHER_DRAWS)))
+                allows = (SAME, OTHER_DRAWS)
+                threads = kind == "threads"
+                forms.append(replace(one, allows=allows, alone=alone, shares=threads))
             yield replace(forms[0], instead=tuple(forms[1:]))
 
 

@@ -293,14 +293,13 @@ def drawn_seed(file: SourceFile, body: Iterable[ast.stmt], *, options: str) -> s
     calls: list[ast.Call] = []
     bodies = list(body) if PROCESSES in options else []
     while bodies:
-        found = [one for one in below(bodies) if isinstance(one, ast.Call)]
+        nodes = list(below(bodies))
+        found = [one for one in nodes if isinstance(one, ast.Call)]
         calls += found
-        names = {called(one) for one in found} | {getattr(one, "id", "") for one in below(bodies)}
-        names |= (
-            {"__getitem__"} if any(isinstance(n, ast.Subscript) for n in below(bodies)) else set()
-        )
-        names &= set(functions)
-        bodies = [part for name in names for part in functions.pop(name).body]
+        names = {called(one) for one in found} | {getattr(one, "id", "") for one in nodes}
+        if any(isinstance(one, ast.Subscript) for one in nodes):
+            names.add("__getitem__")
+        bodies = [part for name in names & set(functions) for part in functions.pop(name).body]
     every = [path_of(one.func) for one in ast.walk(file.tree) if isinstance(one, ast.Call)]
     drawn = [path_of(one.func).rpartition(".") for one in calls]
     top = [alias for one in file.tree.body if isinstance(one, ast.Import) for alias in one.names]

@@ -87,11 +87,10 @@ class SerialLoop:
                     title = f"FeedRunner(..., {kind}={count}){sink} {MADE_AHEAD}"
                     around = case.runner_import(file)
                     one = Proposal(title, (*around, *edits), advice, shows=shows, makes=True)
-                    one = replace(one, allows=ALIKE)
-                    if apart:
-                        one = replace(one, alone=(*around, *alone), shares=kind == "threads")
-                        one = replace(one, allows=(*ALIKE, OTHER_DRAWS))
-                    forms.append(one)
+                    allows = (*ALIKE, OTHER_DRAWS) if apart else ALIKE
+                    apart_alone = (*around, *alone) if apart else ()
+                    threads = apart and kind == "threads"
+                    forms.append(replace(one, allows=allows, alone=apart_alone, shares=threads))
             if forms:
                 first, *others = forms
                 yield replace(first, instead=tuple(others))

@@ -36,8 +36,8 @@ class Digests:
     `shortened`: epochs are shorter than those of the script. `shuffled`: random numbers decide the
     order of records, which was kept. `unknown`: what has no checksum, so that nothing can be said.
     `ended`: there were no more. `ahead`: it is not known if the script has taken the last ones.
-    `draws`: before how many of them the generators of `random` or `numpy.random` drew; `state`: of
-    these at the last one.
+    `draws`: number of batches before which `random` or `numpy.random` drew; `state`: a checksum of
+    these generators at the last batch.
     """
 
     def __init__(self, most: int = COMPARED_BATCHES) -> None:

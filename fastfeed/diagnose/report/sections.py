@@ -329,7 +329,7 @@ def _next_steps(told: Json) -> Iterator[ReportSection]:
         title = "Not tried: what was advised for the script as it was"
     yield ReportSection(
         title,
-        texts=[why] if why else [],
+        texts=[why] if why and not proof.get("diff") else [],
         items=[
             _change(
                 number, one, gain=ranged(factor, one["predicted_speedup"], ends=one["interval"])

@@ -89,6 +89,7 @@ def test_a_dose_that_costs_too_much_is_cut_short() -> None:
     job = Job(0.1)
     (one,) = found_in(job, job.dose("lock", 0.25, 19.0))
     assert one.interval is not None and 0.2 < one.interval[0] < 19.0, "it is at least so much"
+    assert "may be more" in one.note
     assert job.lost_s <= MAX_LOST * 18 + 0.4
 
 

@@ -20,7 +20,8 @@ class Executor:
     """
 
     def __init__(self, spec: Augment, *, crowded: bool = False, threads: bool = False) -> None:
-        self.prepare = RecordPlanner(spec).plan
+        self._planner = RecordPlanner(spec)
+        self.prepare = self._planner.plan
         self.execute: Callable[[PlannedRecord], Any]
         if spec.on == "producers":
             from fastfeed.augment.opencv import OpenCV
@@ -30,3 +31,8 @@ class Executor:
             from fastfeed.augment.packing import Packer
 
             self.execute = Packer(spec, threads=threads).execute
+
+    @property
+    def image(self) -> Any:
+        """The first key of the records, if it tells their image, or None."""
+        return self._planner.image

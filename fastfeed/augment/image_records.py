@@ -29,17 +29,17 @@ class RecordPlanner:
     def __init__(self, spec: Augment) -> None:
         self._spec = spec
         self._targets: Targets | None = None  # those of the last record, which most others share
-        self._first: Any = None  # the first key of the records, which tells their image
+        self.image: Any = None  # the first key of the records, if it tells their image
 
     def _check_first(self, record: Any) -> None:
         """Raise SpecError for a dict whose first key is another one, if that tells the image."""
         if self._spec.images is None and isinstance(record, Mapping) and record:
             first = next(iter(record))
-            if self._first is None:
-                self._first = first
-            elif first != self._first:
+            if self.image is None:
+                self.image = first
+            elif first != self.image:
                 raise SpecError(
-                    f"Augment: records begin with {self._first!r} and with {first!r}, and the "
+                    f"Augment: records begin with {self.image!r} and with {first!r}, and the "
                     "first leaf is the image: name it, such as images='image'"
                 )
 

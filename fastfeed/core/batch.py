@@ -83,12 +83,14 @@ class BatchSpec:
     """Structure and leaves of every batch.
 
     `rows` is the leading dimension of the first batch. `ragged` is True if records are padded.
+    `image` is the key that has told augment= the image of a record, or None.
     """
 
     structure: Structure
     leaves: tuple[LeafSpec, ...]
     rows: int
     ragged: bool = False
+    image: Any = None
     _has_text: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +125,11 @@ class BatchSpec:
 
     def difference(self, other: BatchSpec) -> str:
         """Describe how batches of `other` differ from those of this spec; empty if they do not."""
+        if self.image != other.image:
+            return (
+                f"records begin with {other.image!r} instead of {self.image!r}, and the first leaf "
+                "is the image that augment= changes: name it, such as images='image'"
+            )
         if self.structure != other.structure:
             return f"structure {describe(other.structure)} instead of {describe(self.structure)}"
         for mine, its in zip(self.leaves, other.leaves, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -396,6 +397,8 @@ class BatchBuilder:
                 spec = infer(value, dtypes=dtypes, ragged=self._ragged, varied=varied, place=place)
                 if not spec.rows:
                     return spec
+                if self._executor is not None:
+                    spec = replace(spec, image=self._executor.image)
                 self.spec = spec
             return self.spec
 

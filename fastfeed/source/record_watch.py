@@ -13,7 +13,7 @@ import numpy as np
 
 from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.errors import FeedWarning, SpecError
-from fastfeed.source.reused_memory import arrays_in
+from fastfeed.source.reused_memory import array_of, arrays_in, attributes_of
 from fastfeed.source.stream_comparison import COMPARED_ELEMENTS
 
 BUFFERS = (bytearray, memoryview, array.array)
@@ -61,6 +61,27 @@ class RecordWatch:
                 )
 
 
+class RefilledItem:
+    """An item of an iterable, and what the next one must not be: the same object, with other
+    values, while another thread works on it."""
+
+    def __init__(self) -> None:
+        self._held: tuple[Any, int | None] = (None, None)
+
+    def refuse(self, item: Any, number: int) -> None:
+        """Raise SpecError where item `number` is the one before, with other values."""
+        held, self._held = self._held, (None, None)
+        if item is held[0] and _has_changed(*held):
+            raise SpecError(
+                f"batch {number} is the object of the batch before, with other values: the source "
+                "fills one object again, and several threads work on it at once. Make a new object "
+                "for each, such as dict(record), or use threads=1"
+            )
+        # arrays may be of a pool, which waits until nobody has them
+        if is_watched(number) and all(array_of(one) is None for one in arrays_in(item)):
+            self._held = item, _digest(item)
+
+
 def _has_changed(record: Any, digest: int | None) -> bool:
     return digest is not None and _digest(record) not in (None, digest)
 
@@ -71,7 +92,8 @@ def _digest(record: Any) -> int | None:
     found = 0
     try:
         leaves = leaves_of(structure_of(record), record) or [record]
-        for one in (np.asarray(leaf) for leaf in leaves if _is_plain(leaf)):
+        parts = [one for leaf in leaves for one in (leaf, *attributes_of(leaf))]
+        for one in (np.asarray(part) for part in parts if _is_plain(part)):
             sample = one.reshape(-1)[:: one.size // COMPARED_ELEMENTS | 1]
             found = zlib.crc32(sample.tobytes(), found)
     except Exception:  # of the user's classes

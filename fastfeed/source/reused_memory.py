@@ -39,7 +39,7 @@ class ReusedMemory:
         """Raise SpecError for an array in the memory of an earlier one that is still there, with
         other values."""
         self._number += 1
-        pairs = [(one, _array_of(one)) for one in leaves] if self._looks else []
+        pairs = [(one, array_of(one)) for one in leaves] if self._looks else []
         known = [(one, array) for one, array in pairs if array is not None]
         for _, array in known if self._seen else ():
             owner, checksum = self._seen.pop(_place(array), (None, 0))
@@ -77,11 +77,20 @@ def arrays_in(value: Any, seen: set[int] | None = None) -> Iterator[Any]:
         parts = value
     else:
         yield value
+        yield from filter(_is_plain, attributes_of(value))
         return
     if id(value) not in seen:
         seen.add(id(value))
         for part in parts:
             yield from arrays_in(part, seen)
+
+
+def attributes_of(value: Any) -> list[Any]:
+    """Return what an object of a plain class holds, without a call of its code."""
+    try:
+        return list(object.__getattribute__(value, "__dict__").values())
+    except AttributeError:
+        return []
 
 
 def sample_of(batch: Batch) -> int:
@@ -114,7 +123,7 @@ def _is_plain(leaf: Any) -> bool:
     return type(leaf) is np.ndarray and not leaf.dtype.hasobject and leaf.nbytes > 0
 
 
-def _array_of(leaf: Any) -> Array | None:
+def array_of(leaf: Any) -> Array | None:
     """Return the memory of an array, or of a tensor of PyTorch on the CPU; None for others."""
     if type(leaf).__module__ == "torch":
         with contextlib.suppress(Exception):  # on a device, sparse, or of a dtype that NumPy lacks

@@ -20,6 +20,7 @@ from fastfeed.source.base import (
     is_iterator,
     refuse_options,
 )
+from fastfeed.source.record_watch import RefilledItem
 from fastfeed.source.reused_memory import ReusedMemory, arrays_in
 
 
@@ -41,6 +42,7 @@ class SharedSource(TicketedSource):
         threads = options.threads > 1 or "threads" in options.tuned
         shares = threads and not options.workers and not self._chunk
         self._memory = ReusedMemory(weakref.ref) if shares else None
+        self._refilled = RefilledItem()
         refuse_options(options, names=("sampler",), kind="an iterable")
         if (options.epochs or 1) > 1 and not self.repeatable:
             raise OptionError(
@@ -69,6 +71,7 @@ class SharedSource(TicketedSource):
                 payload = next(self._iterator, EpochEnd)
             if self._memory is not None and payload is not EpochEnd:
                 self._memory.refuse(arrays_in(payload), f"batch {self._ticket}")
+                self._refilled.refuse(payload, self._ticket)
         except SpecError:  # of records that change
             self._ended = True
             raise

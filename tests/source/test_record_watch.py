@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,6 +82,64 @@ class Resized:
 def batches_of(source: Any, **options: Any) -> list[Any]:
     with FeedRunner(source, batch_size=8, epochs=1, **options) as runner:
         return list(runner)
+
+
+class Example:
+    """A record of a plain class, as parsers have them."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def one_example() -> Iterator[Any]:
+    example = Example(0)
+    for number in range(1000):
+        example.number = number
+        yield example
+
+
+def number_of(example: Example) -> int:
+    return example.number
+
+
+@pytest.mark.parametrize("options", [{"threads": 2}, {"processes": 1}], ids=str)
+def test_records_of_a_plain_class_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="fills one object again for each record"):
+        batches_of(one_example(), records=True, transform=number_of, **options)
+
+
+def filled_again(kind: str) -> Iterator[Any]:
+    start = {"dict": {"n": 0}, "list": [0], "object": Example(0), "array": array("l", [0])}
+    one: Any = start[kind]
+    for number in range(64):
+        if kind == "object":
+            one.number = number
+        else:
+            one["n" if kind == "dict" else 0] = number
+        yield one
+
+
+def row_of(one: Any) -> Any:
+    number = one.number if isinstance(one, Example) else one["n" if isinstance(one, dict) else 0]
+    return np.full(2, number)
+
+
+@pytest.mark.parametrize("kind", ["dict", "list", "object", "array"])
+def test_one_object_for_all_items_is_copied_for_workers_and_refused_in_threads(kind: str) -> None:
+    with FeedRunner(filled_again(kind), transform=row_of, processes=2) as runner:
+        assert [int(batch[0]) for batch in runner] == list(range(64))
+    with (
+        FeedRunner(filled_again(kind), transform=row_of, threads=2) as runner,
+        pytest.raises(SpecError, match="is the object of the batch before, with other values"),
+    ):
+        list(runner)
+
+
+def test_one_object_that_stays_what_it_is_may_come_again() -> None:
+    stays = [{"n": 1}, Example(1), [1]]
+    for one in stays:
+        with FeedRunner(iter([one] * 16), transform=row_of, threads=2) as runner:
+            assert [int(batch[0]) for batch in runner] == [1] * 16
 
 
 @pytest.mark.parametrize("make", [one_dict, one_array, two_arrays])

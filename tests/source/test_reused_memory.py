@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -131,6 +132,25 @@ def test_what_is_sent_to_workers_holds_no_array_that_the_source_fills(name: str)
     assert type(sent) is type(payload)
     (array,) = [one for one in arrays_in_all(sent) if isinstance(one, np.ndarray)]
     assert not array.any()
+
+
+def test_objects_that_hold_each_other_are_sent_once() -> None:
+    one, two = Sample(np.zeros(2), []), Plain()
+    one.y.append(two)
+    two.of = one
+    sent = own_payload([one, threading.Lock(), ValueError, len])
+    one.x[:] = 1
+    two.name = "changed"
+    copied = sent[0].y[0]
+    assert not sent[0].x.any() and copied.name == "plain" and copied.of is sent[0]
+    assert sent[2:] == [ValueError, len]
+
+
+class Plain:
+    """An object of a plain class."""
+
+    def __init__(self) -> None:
+        self.name, self.of = "plain", None
 
 
 def arrays_in_all(value: Any) -> Any:

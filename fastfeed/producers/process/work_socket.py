@@ -8,6 +8,7 @@ import pickle
 import select
 import socket
 import struct
+from array import array
 from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple
@@ -128,32 +129,58 @@ def payload_nbytes(payload: Any) -> int:
     return sum(map(payload_nbytes, payload))
 
 
-def own_payload(payload: Any) -> Any:
-    """Return a payload with copies of its arrays: the source may fill them again before it is sent,
-    or sent once more for a worker that died."""
+def own_payload(payload: Any, copies: dict[int, Any] | None = None) -> Any:
+    """Return a payload with copies of its arrays and objects: the source may fill them again before
+    it is sent, or sent once more for a worker that died. `copies`: of objects, by id, which may
+    hold each other."""
     kind = type(payload)
     if kind in PLAIN_PARTS:
         return payload
+    copies = {} if copies is None else copies
     if kind in (list, tuple):
-        return kind(
-            payload if set(map(type, payload)) <= PLAIN_PARTS else map(own_payload, payload)
-        )
-    if kind is bytearray or kind is np.ndarray:
-        return payload.copy()
+        plain = set(map(type, payload)) <= PLAIN_PARTS
+        return kind(payload if plain else [own_payload(part, copies) for part in payload])
+    if kind in (bytearray, array, np.ndarray):
+        return copy(payload)
     if kind.__module__ == "torch" and kind.__name__ == "Tensor":
         return payload.clone()
     if isinstance(payload, dict):
         found = copy(payload)
-        found.update((key, own_payload(part)) for key, part in payload.items())
+        found.update((key, own_payload(part, copies)) for key, part in payload.items())
         return found
-    names = fields_of(kind)
-    parts = [own_payload(getattr(payload, name)) for name in names]
-    if not names or isinstance(payload, tuple):
-        return payload._make(parts) if names else payload
-    found = copy(payload)
-    for name, part in zip(names, parts, strict=True):
-        object.__setattr__(found, name, part)  # it may be frozen
+    return _own_object(payload, copies)
+
+
+def _own_object(payload: Any, copies: dict[int, Any]) -> Any:
+    """Return a copy of an object of a class with fields, or of a plain one; others as they are."""
+    names = fields_of(type(payload))
+    if isinstance(payload, tuple):
+        parts = [own_payload(part, copies) for part in payload]
+        return type(payload)._make(parts) if names else payload  # type: ignore[attr-defined]
+    if id(payload) in copies:
+        return copies[id(payload)]
+    copied = names or _is_plain(type(payload))
+    found = copies[id(payload)] = _shallow(payload) if copied else payload
+    if found is not payload:
+        for name in names or list(getattr(payload, "__dict__", ())):
+            # it may be frozen
+            object.__setattr__(found, name, own_payload(getattr(payload, name), copies))
     return found
+
+
+def _shallow(payload: Any) -> Any:
+    """Return a shallow copy, or the object itself where it cannot be copied, such as a lock: its
+    pickling raises the better error."""
+    with contextlib.suppress(Exception):
+        return copy(payload)
+    return payload
+
+
+def _is_plain(kind: type) -> bool:
+    """Return True for a class whose objects are copied and pickled by their attributes, and by no
+    code of their own."""
+    own = ("__copy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
+    return all(getattr(kind, name, None) is getattr(object, name, None) for name in own)
 
 
 def receive_request(work: socket.socket) -> int:

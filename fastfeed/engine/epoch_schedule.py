@@ -63,7 +63,6 @@ class EpochSchedule:
         self.told = resume.held and not self.paused
         self._owes_end = False  # the next run was begun before `take` has returned None
         self.again = again
-        self.made_early = False  # the epoch that is delivered was begun before the loop asked
         self._ahead = 0  # epochs of the next run that are made from the beginning of this one
         self._received = 0
 
@@ -104,7 +103,6 @@ class EpochSchedule:
     def go_on(self) -> None:
         """Begin the next run or epoch. After a second run a third is expected: it is made ahead."""
         self.paused = self.told = False
-        self.made_early = self.epoch - self.epochs.start < self.allowed
         self.allowed = max(self.allowed, self._at_once + self._ahead)
         self.asked = max(self.asked, self._at_once)
         if self.over:

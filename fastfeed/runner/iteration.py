@@ -42,10 +42,8 @@ class Turns:
         self._last: Callable[[], Turn | None] = lambda: None
         self._newest = 0  # the numbers of the last iteration, and of the loop over epochs around it
         self._around = 0
-        self._attributes: dict[str, Any] = {}  # of the data set, when the last loop began or ended,
+        self._attributes: dict[str, Any] = {}  # of the data set, at the last begin,
         self._shipped: Callable[[], Feed | None] = lambda: None  # of this feed
-        self._varying: set[str] = set()  # attributes that change within loops, such as counters
-        self._finished = False  # the last loop was not left early
 
     def begin(self, within: Turn | None = None) -> Turn:
         """Begin an iteration, with its first batch; `within` a loop over epochs, which goes on."""
@@ -57,40 +55,25 @@ class Turns:
 
     def _warn_of_changes(self) -> None:
         """Warn of attributes of the data set that the loop has set: copies in workers keep theirs,
-        but where an on_epoch_end changes them, and threads make batches ahead."""
+        but where an on_epoch_end changes them."""
         source, feed = self._stream.source, self._stream.feed
-        before, now = self._attributes, _settings_of(source.reader.data)
-        finished, self._attributes, self._finished = self._finished, now, False
+        before, data = self._attributes, source.reader.data
+        if not self._stream.options.workers or not hasattr(data, "__dict__"):
+            return
+        self._attributes = {k: one for k, one in [*vars(data).items()] if type(one) in SETTINGS}
         if feed is None or feed is not self._shipped():  # its workers have got the present ones
             self._shipped = self._shipped if feed is None else weakref.ref(feed)
             return
+        now = self._attributes
         changed = [k for k in now if now[k] != before.get(k, now[k]) and now[k] == now[k]]
-        if self._stream.options.workers:
-            what = (
-                "the copies in worker processes keep what they have: use threads= without "
-                "processes=, change it in an on_epoch_end, or make a new FeedRunner"
-            )
-        else:  # the producers may have set what varies, or what changed in a loop that was left
-            early = finished and feed.schedule.made_early
-            changed = [k for k in changed if k not in self._varying] if early else []
-            what = (
-                "the first batches of this loop were made ahead, before that: change it in an "
-                "on_epoch_end, which is called in time, or make a new FeedRunner for each value"
-            )
         if changed and getattr(source, "ends", None) is None:
             warnings.warn(
-                f"{', '.join(changed)} of {type(source.reader.data).__name__} was changed between "
-                f"two loops, and {what}",
+                f"{', '.join(changed)} of {type(data).__name__} was changed between two loops, and "
+                "the copies in worker processes keep what they have: use threads= without "
+                "processes=, change it in an on_epoch_end, or make a new FeedRunner",
                 FeedWarning,
                 stacklevel=4,
             )
-
-    def _note_end(self) -> None:
-        """Note the attributes that threads, which have no copy of the data set, leave behind."""
-        if not self._stream.options.workers:
-            before, now = self._attributes, _settings_of(self._stream.source.reader.data)
-            self._varying |= {k for k in now if now[k] != before.get(k, now[k])}
-            self._attributes, self._finished = now, True
 
     def take(self, turn: Turn, take: Callable[[], Batch | None]) -> Batch | None:
         """Return `take()`. Raise StateError for an iteration that is not the newest, FeedStopped
@@ -123,7 +106,6 @@ class Turns:
         turn.older = None
         if batch is None:
             turn.over = True
-            self._note_end()
             if older is not None and not older.over:  # it has left nothing
                 self.superseded()
 
@@ -139,11 +121,6 @@ class Turns:
             f"{self.sink} has two iterators at once, and the newer one has taken over: finish one "
             "iteration before the next begins, or make a second FeedRunner"
         )
-
-
-def _settings_of(data: Any) -> dict[str, Any]:
-    """Return the plain attributes of a data set."""
-    return {k: one for k, one in [*getattr(data, "__dict__", {}).items()] if type(one) in SETTINGS}
 
 
 def batches_of(stream: Stream, feed: Feed, *, turns: Turns) -> Iterator[Any]:

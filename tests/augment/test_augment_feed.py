@@ -330,7 +330,7 @@ def test_options_that_cannot_be(options: dict[str, Any], text: str) -> None:
     [
         {"batch_size": 8},
         {"batch_size": 4, "threads": 2},
-        {"batch_size": 4, "processes": 2, "prefetch": 1},  # one batch of each worker
+        {"batch_size": 4, "processes": 2},
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -133,6 +134,14 @@ def test_a_first_batch_that_is_none(batch: Any, said: str) -> None:
 def test_a_later_batch_that_differs_is_named(later: Any, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         spec((X, Y)).check(later, "batch 7")
+
+
+def test_images_of_workers_that_differ_are_named() -> None:
+    one = replace(spec({"left": np.zeros((2, 3)), "right": np.zeros((2, 3))}), image="left")
+    assert one.difference(replace(one, image="right")).startswith(
+        "records begin with 'right' instead of 'left'"
+    )
+    assert not one.difference(replace(one))
 
 
 def test_bytes_of_both_forms_mix() -> None:

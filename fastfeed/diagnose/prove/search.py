@@ -196,7 +196,7 @@ class Search:
         held = [] if maker else self._held(left)
         for one in left:
             if maker is not None and one.proposal.makes:
-                one.why = f"{maker.title} is kept: it already says who makes the batches"
+                one.why = f"only one change of who makes the batches fits: {maker.title} is kept"
                 one.why = SHARING if one in self._sharing and not maker.shares else one.why
             elif not one.paces and one not in held and not self._must_confirm(left):
                 self._try(one)

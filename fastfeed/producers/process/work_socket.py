@@ -10,7 +10,7 @@ import socket
 import struct
 from array import array
 from collections.abc import Sequence
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,8 +131,7 @@ def payload_nbytes(payload: Any) -> int:
 
 def own_payload(payload: Any, copies: dict[int, Any] | None = None) -> Any:
     """Return a payload with copies of its arrays and objects: the source may fill them again before
-    it is sent, or sent once more for a worker that died. `copies`: of objects, by id, which may
-    hold each other."""
+    it is sent, or sent once more for a worker that died. `copies` is the memo of `deepcopy`."""
     kind = type(payload)
     if kind in PLAIN_PARTS:
         return payload
@@ -148,31 +147,9 @@ def own_payload(payload: Any, copies: dict[int, Any] | None = None) -> Any:
         found = copy(payload)
         found.update((key, own_payload(part, copies)) for key, part in payload.items())
         return found
-    return _own_object(payload, copies)
-
-
-def _own_object(payload: Any, copies: dict[int, Any]) -> Any:
-    """Return a copy of an object of a class with fields, or of a plain one; others as they are."""
-    names = fields_of(type(payload))
-    if isinstance(payload, tuple):
-        parts = [own_payload(part, copies) for part in payload]
-        return type(payload)._make(parts) if names else payload  # type: ignore[attr-defined]
-    if id(payload) in copies:
-        return copies[id(payload)]
-    copied = names or _is_plain(type(payload))
-    found = copies[id(payload)] = _shallow(payload) if copied else payload
-    if found is not payload:
-        for name in names or list(getattr(payload, "__dict__", ())):
-            # it may be frozen
-            object.__setattr__(found, name, own_payload(getattr(payload, name), copies))
-    return found
-
-
-def _shallow(payload: Any) -> Any:
-    """Return a shallow copy, or the object itself where it cannot be copied, such as a lock: its
-    pickling raises the better error."""
-    with contextlib.suppress(Exception):
-        return copy(payload)
+    if fields_of(kind) or _is_plain(kind):
+        with contextlib.suppress(Exception):  # such as a lock: `pack` raises the better error
+            return deepcopy(payload, copies)
     return payload
 
 

@@ -160,7 +160,7 @@ def test_one_change_of_who_makes_the_batches_is_enough() -> None:
     makers = proposal("a", makes=True), proposal("b", 5, makes=True)
     found = searched(trials, *makers, proposal("c", 9))
     assert [edit.text for edit in found.edits] == ["a", "c"]
-    assert whys(found)["b"] == "a is kept: it already says who makes the batches"
+    assert whys(found)["b"] == "only one change of who makes the batches fits: a is kept"
     assert ["a", "b"] not in trials.ran
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.patches.epochs import is_left_early
-from fastfeed.diagnose.patches.names import functions_of, own, shares
+from fastfeed.diagnose.patches.names import functions_of
 from fastfeed.diagnose.patches.proposal import ALIKE, ALONE, PatchCase, Proposal, imported_by
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile
 from fastfeed.diagnose.proof import WORDS
@@ -81,10 +81,8 @@ class GeneratorDataset:
             ):
                 continue
             source = file.source(maker)
-            copies = any(map(is_endless, functions_of(file, maker)))
             told = any(case.is_told(file, by=one) for one in functions_of(file, maker))
-            apart = not shares(file, maker)
-            for words, advice in producer_words(case, copies=copies, apart=apart, told=told):
+            for words, advice in producer_words(case, copies=False, told=told):
                 edit = file.replaced(call, f"FeedRunner({source}, {words}).dataset()")
                 title = f"FeedRunner(..., {words}).dataset() in place of from_generator"
                 allows = ALIKE if words == ALONE else WORDS[:-1]
@@ -107,8 +105,9 @@ class FittedInput:
             yield from self._workers(case, file, given=given, call=call)
             order = next((one.value for one in call.keywords if one.arg == "shuffle"), None)
             mixed = file.source(order) if order is not None else "True"  # as fit does
-            more = f"shuffle={mixed}, " if site.fact("indexed") == "True" else ""
-            yield from self._runner(case, file, given=given, options=f"records=False, {more}")
+            indexed = site.fact("indexed") == "True"
+            options = "records=False, " + f"shuffle={mixed}, " * indexed
+            yield from self._runner(case, file, given=given, options=options, copies=indexed)
 
     def _workers(
         self, case: PatchCase, file: SourceFile, *, given: ast.expr, call: ast.Call
@@ -124,11 +123,11 @@ class FittedInput:
             yield Proposal("; ".join(lines), (edit,), advice, makes=True)
 
     def _runner(
-        self, case: PatchCase, file: SourceFile, *, given: ast.expr, options: str
+        self, case: PatchCase, file: SourceFile, *, given: ast.expr, options: str, copies: bool
     ) -> Iterator[Proposal]:
         source = file.source(given)
         sink = keras_sink(file)
-        for words, advice in producer_words(case):
+        for words, advice in producer_words(case, copies=copies):
             made = f"lambda: {source}" if isinstance(given, ast.Call) else source
             forms = [f"FeedRunner({one}, {options}{words}){sink}" for one in (source, made)]
             first, *others = (
@@ -144,12 +143,12 @@ class FittedInput:
 
 
 def producer_words(
-    case: PatchCase, *, copies: bool = True, apart: bool = True, told: bool = False
+    case: PatchCase, *, copies: bool, apart: bool = True, told: bool = False
 ) -> Iterator[tuple[str, Recommendation | None]]:
     """Yield the options of producers: those that an advice names, with the advice, then those of
     which nothing is predicted: a process for each core, one thread, one process.
 
-    `copies`: there may be several, each of which reads a stream of its own; `apart`: also several
+    `copies`: there may be several, and the records stay those of one; `apart`: also several
     threads, which share what the stream changes; `told`: the loop reads what the stream changes,
     which worker processes change in copies.
     """
@@ -162,12 +161,6 @@ def producer_words(
     for one in (f"processes={case.cores if copies else 1}", ALONE, "processes=1"):
         words.setdefault(one, None)
     yield from (one for one in words.items() if not (told and one[0].startswith("processes=")))
-
-
-def is_endless(function: ast.FunctionDef) -> bool:
-    """Return True if a function loops without an end of its own."""
-    loops = (node for one in function.body for node in own(one) if isinstance(node, ast.While))
-    return any(isinstance(one.test, ast.Constant) and bool(one.test.value) for one in loops)
 
 
 def keras_sink(file: SourceFile) -> str:

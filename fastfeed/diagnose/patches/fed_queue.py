@@ -45,7 +45,7 @@ class FedQueue:
         run = fed.put.value
         assert isinstance(run, ast.Call)
         shown = shown_as_fed(fed.file, run, keys=(key for key, _ in fed.pairs))
-        for words, advice, allows in fed.filling.options(case, besides=fed.gone):
+        for words, advice, allows in fed.filling.options(case, put=fed.put, besides=fed.gone):
             edits = fed.edits(words)
             if edits:
                 title = (

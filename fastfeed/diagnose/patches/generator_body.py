@@ -16,6 +16,7 @@ from fastfeed.diagnose.patches.names import (
     bound,
     changed,
     drawn_seed,
+    kept_by,
     leaves,
     only_seeds,
     own,
@@ -97,10 +98,7 @@ class _Body(NamedTuple):
             return None
         target = set(bound([loop.target])) if isinstance(loop, ast.For) else set()
         written, needed = set(bound(loop.body)), read_first(loop.body)
-        made = (written - needed) | target
-        kept = _changes(loop.body, made=made) - made - file.modules
-        kept |= written & (needed - target)
-        if leaves(loop.body[:-1]) or kept:
+        if leaves(loop.body[:-1]) or kept_by(loop, modules=file.modules):
             return None
         if read(_others(file, loop, within=function)) & (written | target):
             return None

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fastfeed.diagnose.evidence import PRODUCER, TRAINER
-from fastfeed.diagnose.patches.datasets import is_endless, keras_sink, producer_words
-from fastfeed.diagnose.patches.names import COMPREHENSIONS, OWNER, changed_outside, own
+from fastfeed.diagnose.patches.datasets import keras_sink, producer_words
+from fastfeed.diagnose.patches.names import COMPREHENSIONS, own
 from fastfeed.diagnose.patches.proposal import (
     ALIKE,
     ALONE,
@@ -19,7 +19,7 @@ from fastfeed.diagnose.patches.proposal import (
     imported_by,
 )
 from fastfeed.diagnose.patches.serial_loop import shown_by_loop
-from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called, edited
+from fastfeed.diagnose.patches.source_file import SourceFile, called
 from fastfeed.probes.places import Place
 
 Function = ast.FunctionDef
@@ -71,8 +71,6 @@ def _instead_of(
     case: PatchCase, made_in: SourceFile, *, function: Function, keras: bool
 ) -> Iterator[Proposal]:
     """Yield the changes of the call of a generator function, if there is one such call."""
-    # several threads would change it for each other
-    shared = changed_outside(function, modules=made_in.modules)
     told = case.is_told(made_in, by=function)
     calls = [
         (file, node)
@@ -85,14 +83,10 @@ def _instead_of(
         return
     file, call = calls[0]
     name, given = file.source(call.func), call.args or call.keywords
-    copies = is_endless(function)
-    own_copies = _with_copies(file, call, function=function, shared=shared)
     sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
     shows = shown_by_loop(case)
-    for words, advice in producer_words(case, copies=copies, apart=bool(own_copies), told=told):
-        several = words.startswith("threads=") and words != ALONE
-        text = own_copies if several else file.source(call)
-        source, forms = f"lambda: {text}" if given else name, []
+    for words, advice in producer_words(case, copies=False, told=told):
+        source, forms = f"lambda: {file.source(call)}" if given else name, []
         for sink in [keras_sink(file)] if keras else [*sinks, ""]:
             made = f"{RUNNER}({source}, {words}){sink}"
             edit = file.replaced(call, made if keras else f"iter({made})")
@@ -101,20 +95,6 @@ def _instead_of(
             one = Proposal(title, edits, advice, shows=shows, makes=True)
             forms.append(replace(one, allows=ALIKE) if words == ALONE else one)
         yield replace(forms[0], instead=tuple(forms[1:]))
-
-
-def _with_copies(file: SourceFile, call: ast.Call, *, function: Function, shared: set[str]) -> str:
-    """Return the text of a call with copies of the arguments that the function changes in place; ""
-    if it changes something else."""
-    names = [one.arg for one in function.args.args if one.arg != OWNER]
-    given: dict[str | None, ast.expr] = dict(zip(names, call.args, strict=False))
-    given |= {one.arg: one.value for one in call.keywords}
-    parts = [given.get(one) for one in shared]
-    text, (begin, _) = file.source(call), file.span(call)
-    if not all(isinstance(one, (ast.Name, ast.Attribute, ast.Subscript)) for one in parts):
-        return ""
-    ends = [file.span(one)[1] - begin for one in parts if one is not None]
-    return edited(text, [Edit(file.name, end, end, ".copy()") for end in ends])
 
 
 def _taken_at_once(file: SourceFile, call: ast.Call, *, function: Function) -> bool:

@@ -31,7 +31,7 @@ class HandmadeQueue:
         file, name = filled.filling.file, filled.filling.name
         sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
         put = _queue_in(filled.put, "put")
-        for words, advice, allows in filled.filling.options(case, besides={put}):
+        for words, advice, allows in filled.filling.options(case, put=filled.put, besides={put}):
             forms = []
             for sink in (*sinks, ""):
                 edits = filled.edits(words, sink)

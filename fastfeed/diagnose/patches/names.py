@@ -159,12 +159,6 @@ def functions_of(file: SourceFile, maker: ast.expr) -> list[ast.FunctionDef]:
     return [one for one in functions if one.name == name]
 
 
-def shares(file: SourceFile, maker: ast.expr) -> bool:
-    """Return True if several threads that run a function of a file would share what it changes."""
-    made = functions_of(file, maker)
-    return any(changed_outside(one, modules=file.modules) for one in made)
-
-
 def advanced(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the names that `next` and methods such as `pop` take from: each call gives another
     value, so that those who share one get what the others do not."""
@@ -179,6 +173,44 @@ def advanced(nodes: Iterable[ast.AST]) -> set[str]:
         elif isinstance(one.func, ast.Attribute) and one.func.attr in TAKE_OUT:
             found.add(path_of(one.func.value))
     return found - inner - {"", OWNER}
+
+
+def kept_by(loop: ast.For | ast.While, *, modules: Set[str]) -> set[str]:
+    """Return the dotted names by which one turn of a loop may leave something to the next: of what
+    it changes and does not make, and of what it reads before it binds it."""
+    target = set(bound([loop.target])) if isinstance(loop, ast.For) else set()
+    written, needed = set(bound(loop.body)), read_first(loop.body)
+    made = (written - needed) | target
+    found = changed(loop.body, made=made) | advanced(loop.body)
+    kept = {one for one in found if one.partition(".")[0] not in made | modules}
+    return kept | written & (needed - target)
+
+
+def makes_anew(file: SourceFile, given: ast.AST, *, besides: Set[str]) -> bool:
+    """Return True if `given`, a yield or what fills a queue, is right in a loop without an end
+    whose turns leave nothing to each other but `besides`, not by the functions of the file that
+    they call either: then several that run it make what one does. A loop between the two, as one
+    over the records of an epoch, would begin in each of them."""
+    loop = next(
+        (one for one in file.ancestors(given) if isinstance(one, (*LOOPS, ast.While))), None
+    )
+    if not isinstance(loop, ast.While) or not _has_no_end(loop):
+        return False
+    kept = kept_by(loop, modules=file.modules)
+    for one in reached(file, loop.body):
+        kept |= changed_outside(one, modules=file.modules) | advanced(one.body) - set(bound([one]))
+        kept |= {name for part in own(one) if isinstance(part, SHARED_NAMES) for name in part.names}
+    return kept <= besides
+
+
+def is_endless(function: ast.FunctionDef) -> bool:
+    """Return True if a function loops without an end of its own."""
+    loops = (node for one in function.body for node in own(one) if isinstance(node, ast.While))
+    return any(map(_has_no_end, loops))
+
+
+def _has_no_end(loop: ast.While) -> bool:
+    return isinstance(loop.test, ast.Constant) and bool(loop.test.value)
 
 
 def called_on(nodes: Iterable[ast.AST]) -> set[str]:
@@ -285,21 +317,29 @@ def only_seeds(function: ast.FunctionDef, parameter: str) -> bool:
     return bool(loads) and given.issuperset(loads)
 
 
+def reached(file: SourceFile, body: Iterable[ast.stmt]) -> list[ast.FunctionDef]:
+    """Return the functions of a file that statements may call, and those that these may call."""
+    known = {one.name: one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef)}
+    found, bodies = list[ast.FunctionDef](), list(body)
+    while bodies:
+        nodes = list(below(bodies))
+        names = {called(one) for one in nodes if isinstance(one, ast.Call)}
+        names |= {getattr(one, "id", "") for one in nodes}
+        if any(isinstance(one, ast.Subscript) for one in nodes):
+            names.add("__getitem__")
+        more = [known.pop(name) for name in sorted(names & set(known))]
+        found += more
+        bodies = [part for one in more for part in one.body]
+    return found
+
+
 def drawn_seed(file: SourceFile, body: Iterable[ast.stmt], *, options: str) -> str:
     """Return the option of a runner that draws its seed from a generator which the file seeds, and
     from which these statements draw, if they go to processes by its `options`, so that these draw
     the same when the script runs again; "" if not."""
-    functions = {one.name: one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef)}
-    calls: list[ast.Call] = []
     bodies = list(body) if PROCESSES in options else []
-    while bodies:
-        nodes = list(below(bodies))
-        found = [one for one in nodes if isinstance(one, ast.Call)]
-        calls += found
-        names = {called(one) for one in found} | {getattr(one, "id", "") for one in nodes}
-        if any(isinstance(one, ast.Subscript) for one in nodes):
-            names.add("__getitem__")
-        bodies = [part for name in names & set(functions) for part in functions.pop(name).body]
+    parts = below((*bodies, *(one for made in reached(file, bodies) for one in made.body)))
+    calls = [one for one in parts if isinstance(one, ast.Call)]
     every = [path_of(one.func) for one in ast.walk(file.tree) if isinstance(one, ast.Call)]
     drawn = [path_of(one.func).rpartition(".") for one in calls]
     top = [alias for one in file.tree.body if isinstance(one, ast.Import) for alias in one.names]

@@ -9,10 +9,12 @@ from fastfeed.diagnose.patches.names import (
     LOOPS,
     below,
     bound,
+    functions_of,
     last_of,
+    makes_anew,
     only_seeds,
+    own,
     path_of,
-    shares,
 )
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, producers_ahead, top_of
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
@@ -51,16 +53,30 @@ def _other_counts(case: PatchCase, file: SourceFile, *, call: ast.Call) -> Itera
     if None not in known:  # they are not among those of a dict
         known = {"threads": ast.Constant(1), "processes": ast.Constant(0), **known}
     now = {name: one.value for name, one in known.items() if isinstance(one, ast.Constant)}
-    share = now.get("threads") == 1 and bool(call.args) and shares(file, call.args[0])
+    one = (now.get("threads"), now.get("processes")) in ((1, 0), (1, 1))
+    if one and call.args and _reads_in_turn(case, call.args[0]):
+        return
     for kind, count, advice in producers_ahead(case):
         # unless advised, "auto" stays, and so do the threads of a worker process
         stays = AUTO in now.values() or (kind == "threads" and now.get("processes") != 0)
-        if (stays and not advice) or now.get(kind) == count or (share and kind == "threads"):
+        if (stays and not advice) or now.get(kind) == count:
             continue
         edits = [file.with_keyword(call, kind, value=str(count))]
         if kind == "processes":  # threads are then those of each process
             edits += [file.with_keyword(call, "threads", value="1")] * ("threads" in written)
         yield Proposal(f"{kind}={count}", tuple(edits), advice, makes=True)
+
+
+def _reads_in_turn(case: PatchCase, source: ast.expr) -> bool:
+    """Return True for a generator function of the script, or a lambda without parameters that calls
+    one, if it keeps something from one batch to the next: each of several producers would do so for
+    itself, and read all records."""
+    if isinstance(source, ast.Lambda) and source.args.args:
+        return False
+    found = [(file, one) for file in case.files.values() for one in functions_of(file, source)]
+    nodes = [(file, node) for file, one in found for part in one.body for node in own(part)]
+    yields = [one for one in nodes if isinstance(one[1], (ast.Yield, ast.YieldFrom))]
+    return not all(makes_anew(file, node, besides=set()) for file, node in yields)
 
 
 class StartedProducers:

@@ -39,7 +39,7 @@ class PythonMaps:
             made = _eager(file, mapped.args[0])
             # in each worker process, TensorFlow would take the memory of the GPU
             here = told or os.path.exists(GPU_DRIVER)
-            for words, advice in producer_words(case, apart=apart, told=here):
+            for words, advice in producer_words(case, copies=True, apart=apart, told=here):
                 options = f"records=True, transform={made}, {given}, {words}"
                 edits = (*case.runner_import(file), *_runner(file, batch, options=options))
                 title = f"FeedRunner(..., {words}).dataset() in place of a map that calls Python"

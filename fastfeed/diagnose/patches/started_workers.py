@@ -7,13 +7,15 @@ from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from fastfeed.diagnose.diagnosis import Recommendation
-from fastfeed.diagnose.patches.datasets import is_endless, producer_words
+from fastfeed.diagnose.patches.datasets import producer_words
 from fastfeed.diagnose.patches.names import (
     LOOPS,
     OWNER,
     SCOPES,
     changed_outside,
     functions_of,
+    is_endless,
+    makes_anew,
     only_seeds,
     own,
     path_of,
@@ -61,24 +63,23 @@ class Filling(NamedTuple):
         return path_of(self.given[path]) if path in self.given else path
 
     def options(
-        self, case: PatchCase, *, besides: Set[str]
+        self, case: PatchCase, *, put: ast.stmt, besides: Set[str]
     ) -> Iterator[tuple[str, Recommendation | None, tuple[str, ...]]]:
         """Yield the options of producers, the advice that names them, and what their batches may
-        be; `besides`: what the function changes for its queue, which goes."""
+        be; `put`: what fills the queue; `besides`: what the function changes for it, which
+        goes."""
         several = bool(self.start.size)  # which share what they change by now
-        endless = self._is_endless
+        anew = makes_anew(self.file, put, besides=besides)
         shared = changed_outside(self.function, modules=self.file.modules) - besides
         told = case.is_told(self.file, by=self.function, besides=besides)
-        words = dict(
-            producer_words(case, copies=several or endless, apart=several or not shared, told=told)
-        )
+        words = dict(producer_words(case, copies=several or anew, told=told))
         if self._numbered:
             every = (f"{kind}={self.start.size}" for kind in ("threads", "processes"))
             words = {one: words.get(one) for one in every}
         for one, advice in words.items():
-            # Each of several processes reads all of what threads share until it ends.
+            # Each of several processes reads all of what threads share, or read until it ends.
             copied = one.startswith("processes=") and one != "processes=1"
-            copied = copied and not (endless or self._numbered)
+            copied = copied and not (anew or self._numbered or (self._is_endless and not shared))
             yield one, advice, SAME_RECORDS if copied else WORDS[: WORDS.index(UNKNOWN)]
 
     @property

@@ -49,7 +49,7 @@ def queue_script(folder: Path, text: str, start: str = "start()") -> Script:
 @pytest.mark.parametrize(
     ("made", "argument", "words"),
     [
-        ("Thread(target=fill, args=(1,), daemon=True).start()", "1", "processes=2"),
+        ("Thread(target=fill, args=(1,), daemon=True).start()", "1", ""),
         (
             "for i in range(3):\n    Thread(target=fill, args=(1 + i,)).start()",
             "1 + worker.index",
@@ -69,13 +69,13 @@ def test_a_queue_that_threads_fill_becomes_a_runner(
     script = queue_script(tmp_path, QUEUE.format(made=made))
     found = script.patched(HandmadeQueue())
     assert "Queue(4)" not in found and "from fastfeed import FeedRunner\n" in found
-    assert found.endswith(FILLED.format(argument=argument, words=words or "processes=2"))
+    assert found.endswith(FILLED.format(argument=argument, words=words or "processes=1"))
 
 
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        ("Thread(target=fill, args=(1,)).start()", ["threads=1", "processes=2", "processes=1"]),
+        ("Thread(target=fill, args=(1,)).start()", ["threads=1", "processes=1"]),
         (
             "for i in range(3):\n    Thread(target=fill, args=(1,)).start()",
             ["threads=2", "processes=2", "threads=1", "processes=1"],
@@ -90,6 +90,50 @@ def test_threads_that_share_nothing_by_now_do_not_begin_to(
     script.calls_of("Thread", ".start()").advised("threads", "2")
     titles = [one.title for one in script.proposals(HandmadeQueue())]
     assert titles == [f"FeedRunner(fill, {one}) in place of the queue" for one in words]
+
+
+DRAWN = """import queue
+from threading import Thread
+
+batches = queue.Queue(4)
+
+
+class Rows:
+    def draw(self):
+        {draw}
+        return self.rows[at]
+
+
+def fill(rows):
+    while True:
+        {loop}batches.put(rows.draw())
+
+
+Thread(target=fill, args=(Rows(),)).start()
+while running():
+    x = batches.get(timeout=9)
+    train(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "draw", "count"),
+    [
+        ("", "at = np.random.randint(9)", 2),
+        ("", "at = self.rng.choice(9)", 2),
+        ("for _ in range(9): ", "at = np.random.randint(9)", 1),  # such as those of an epoch
+        ("", "self.at = at = (self.at + 1) % 9", 1),
+        ("", "at = next(self.order)", 1),
+        ("", "np.random.shuffle(self.order); at = self.order[0]", 1),
+        ("", "global last; last = at = last + 1", 1),
+    ],
+)
+def test_one_thread_that_reads_records_in_turn_becomes_one_process(
+    tmp_path: Path, loop: str, draw: str, count: int
+) -> None:
+    """Each of two would read them all: an epoch would miss records and repeat others."""
+    script = queue_script(tmp_path, DRAWN.format(loop=loop, draw=draw))
+    assert f"worker: fill(Rows()), processes={count})" in script.patched(HandmadeQueue())
 
 
 @pytest.mark.parametrize("endless", [True, False])

@@ -15,16 +15,21 @@ from tests.diagnose.patches.patching import Script, applied
     [
         ("make", "threads", False),
         ("lambda: make()", "threads", False),
-        ("make", "processes", True),
+        ("make", "processes", False),
         ("make, threads=2", "threads", True),
         ("other, threads=1", "threads", True),
+        ("draw", "processes", True),
+        ("lambda: draw()", "threads", True),
+        ("lambda worker: make()", "processes", True),
     ],
 )
-def test_a_runner_whose_threads_would_begin_to_share_gets_no_more(
+def test_a_runner_of_one_generator_that_reads_records_in_turn_gets_no_more(
     tmp_path: Path, source: str, advised: str, proposed: bool
 ) -> None:
-    text = f"def make():\n    rows.sort()\n    yield rows\n\nrun = FeedRunner({source})\n"
-    script = Script(tmp_path, text, kind="runner", loop="run =")
+    """Each producer would read them all: an epoch would miss records and repeat others."""
+    text = "def make():\n    while True:\n        rows.sort()\n        yield rows\n\n"
+    text += "def draw():\n    while True:\n        yield rng.random(4)\n\n"
+    script = Script(tmp_path, f"{text}run = FeedRunner({source})\n", kind="runner", loop="run =")
     script.calls_of("FeedRunner", "FeedRunner(").advised(advised, "8")
     titles = [one.title for one in script.proposals(RunnerOptions())]
     assert (f"{advised}=8" in titles) == proposed

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
+from fastfeed.diagnose.patches.drawn_seed import drawn_seed
 from fastfeed.diagnose.patches.epochs import is_left_early
 from fastfeed.diagnose.patches.names import functions_of
 from fastfeed.diagnose.patches.proposal import ALIKE, ALONE, PatchCase, Proposal, imported_by
@@ -81,9 +82,12 @@ class GeneratorDataset:
             ):
                 continue
             source = file.source(maker)
-            told = any(case.is_told(file, by=one) for one in functions_of(file, maker))
+            functions = functions_of(file, maker)
+            told = any(case.is_told(file, by=one) for one in functions)
+            body = [part for one in functions for part in one.body]
             for words, advice in producer_words(case, copies=False, told=told):
-                edit = file.replaced(call, f"FeedRunner({source}, {words}).dataset()")
+                seed = drawn_seed(case, file, body=body, options=words)
+                edit = file.replaced(call, f"FeedRunner({source}, {words}{seed}).dataset()")
                 title = f"FeedRunner(..., {words}).dataset() in place of from_generator"
                 allows = ALIKE if words == ALONE else WORDS[:-1]
                 edits = (*case.runner_import(file), edit)

@@ -46,7 +46,7 @@ class FedQueue:
         assert isinstance(run, ast.Call)
         shown = shown_as_fed(fed.file, run, keys=(key for key, _ in fed.pairs))
         for words, advice, allows in fed.filling.options(case, put=fed.put, besides=fed.gone):
-            edits = fed.edits(words)
+            edits = fed.edits(words + fed.filling.seed(case, words))
             if edits:
                 title = (
                     f"get_inputs() of {RUNNER}({fed.filling.name}, {words}) in place of the queue"

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from fastfeed.diagnose.patches.drawn_seed import drawn_seed
 from fastfeed.diagnose.patches.generator_call import HAVE_ONE, Function, generators_of
 from fastfeed.diagnose.patches.names import (
     SCOPES,
     advanced,
     bound,
     changed,
-    drawn_seed,
     kept_by,
     leaves,
     only_seeds,
@@ -68,7 +68,7 @@ class GeneratorBody:
             forms = []
             for sink in ("", *sinks):
                 edits, alone = (
-                    (*body.edits(f"{kind}={n}", sink), *case.runner_import(file))
+                    (*body.edits(case, f"{kind}={n}", sink=sink), *case.runner_import(file))
                     for n in (count, 1)
                 )
                 title = f"{RUNNER}(..., transform={fresh(file, MAKER)}, {kind}={count}){sink}"
@@ -113,11 +113,11 @@ class _Body(NamedTuple):
         taken = [name for name in dict.fromkeys(_bound_in(outer, loop)) if name in needed]
         return cls(file, loop, outer, taken, seed)
 
-    def edits(self, options: str, sink: str) -> tuple[Edit, ...]:
+    def edits(self, case: PatchCase, options: str, *, sink: str) -> tuple[Edit, ...]:
         """Return the edits."""
         items, edits = self._in_place() if self.outer is self.loop else self._apart()
         seed = f", seed={self.seed}" if self.seed else ""
-        seed = seed or drawn_seed(self.file, self.loop.body, options=options)
+        seed = seed or drawn_seed(case, self.file, body=self.loop.body, options=options)
         made = f"{items}, transform={fresh(self.file, MAKER)}, {options}{seed}"
         end, indent = self.file.end_of_line(self.outer), self.file.indent(self.outer)
         text = f"{self.file.newline * 2}{indent}yield from {RUNNER}({made}){sink}"

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from fastfeed.diagnose.evidence import PRODUCER, TRAINER
 from fastfeed.diagnose.patches.datasets import keras_sink, producer_words
+from fastfeed.diagnose.patches.drawn_seed import drawn_seed
 from fastfeed.diagnose.patches.names import COMPREHENSIONS, own
 from fastfeed.diagnose.patches.proposal import (
     ALIKE,
@@ -86,9 +87,10 @@ def _instead_of(
     sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
     shows = shown_by_loop(case)
     for words, advice in producer_words(case, copies=False, told=told):
+        seed = drawn_seed(case, file, body=function.body, options=words, made_in=made_in)
         source, forms = f"lambda: {file.source(call)}" if given else name, []
         for sink in [keras_sink(file)] if keras else [*sinks, ""]:
-            made = f"{RUNNER}({source}, {words}){sink}"
+            made = f"{RUNNER}({source}, {words}{seed}){sink}"
             edit = file.replaced(call, made if keras else f"iter({made})")
             title = f"{RUNNER}({name}, {words}){sink}"
             edits = (*case.runner_import(file), edit)

@@ -32,9 +32,9 @@ class HandmadeQueue:
         sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
         put = _queue_in(filled.put, "put")
         for words, advice, allows in filled.filling.options(case, put=filled.put, besides={put}):
-            forms = []
+            seed, forms = filled.filling.seed(case, words), []
             for sink in (*sinks, ""):
-                edits = filled.edits(words, sink)
+                edits = filled.edits(words + seed, sink)
                 if edits:
                     title = f"{RUNNER}({name}, {words}){sink} in place of the queue"
                     edits = (*case.runner_import(file), *edits)

@@ -20,9 +20,6 @@ SEEDED_BY = tuple(
     for module, names in {"": SEEDED_KINDS, "random": ("seed",), **SEEDERS}.items()
     for name in names
 )
-# What draws a seed from a generator of the process, by its package.
-DRAWS = {"numpy": "int({}.random.randint(2**31))", "random": "{}.getrandbits(31)"}
-PROCESSES = "processes="  # begin of an option
 # What a worker process of a FeedRunner has anyway: seeds, and one thread for native code of torch.
 SET_UP_BY = (*SEEDED_BY, ".set_num_threads")
 CONVERTERS = {name for name, one in vars(builtins).items() if isinstance(one, type)}  # int, ...
@@ -30,6 +27,7 @@ PUT_IN = {"put", "put_nowait"}  # methods of queues
 LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log"}  # of loggers
 # Methods that take a part out of their object. `get` and `read` may be of anything.
 TAKE_OUT = ("pop", "popleft", "popitem", "get_nowait", "readline", "__next__")
+FileFunction = tuple[SourceFile, ast.FunctionDef]
 OWNER = "self"  # what its methods change is unknown; a run shows it
 
 
@@ -186,19 +184,21 @@ def kept_by(loop: ast.For | ast.While, *, modules: Set[str]) -> set[str]:
     return kept | written & (needed - target)
 
 
-def makes_anew(file: SourceFile, given: ast.AST, *, besides: Set[str]) -> bool:
+def makes_anew(
+    file: SourceFile, given: ast.AST, *, files: Iterable[SourceFile], besides: Set[str]
+) -> bool:
     """Return True if `given`, a yield or what fills a queue, is right in a loop without an end
-    whose turns leave nothing to each other but `besides`, not by the functions of the file that
+    whose turns leave nothing to each other but `besides`, not by the functions of `files` that
     they call either: then several that run it make what one does. A loop between the two, as one
     over the records of an epoch, would begin in each of them."""
-    loop = next(
-        (one for one in file.ancestors(given) if isinstance(one, (*LOOPS, ast.While))), None
-    )
+    around = (one for one in file.ancestors(given) if isinstance(one, (*LOOPS, ast.While)))
+    loop = next(around, None)
     if not isinstance(loop, ast.While) or not _has_no_end(loop):
         return False
     kept = kept_by(loop, modules=file.modules)
-    for one in reached(file, loop.body):
-        kept |= changed_outside(one, modules=file.modules) | advanced(one.body) - set(bound([one]))
+    for made_in, one in reached(files, loop.body):
+        kept |= changed_outside(one, modules=made_in.modules)
+        kept |= advanced(one.body) - set(bound(one.body))
         kept |= {name for part in own(one) if isinstance(part, SHARED_NAMES) for name in part.names}
     return kept <= besides
 
@@ -317,42 +317,21 @@ def only_seeds(function: ast.FunctionDef, parameter: str) -> bool:
     return bool(loads) and given.issuperset(loads)
 
 
-def reached(file: SourceFile, body: Iterable[ast.stmt]) -> list[ast.FunctionDef]:
-    """Return the functions of a file that statements may call, and those that these may call."""
-    known = {one.name: one for one in ast.walk(file.tree) if isinstance(one, ast.FunctionDef)}
-    found, bodies = list[ast.FunctionDef](), list(body)
+def reached(files: Iterable[SourceFile], body: Iterable[ast.stmt]) -> list[FileFunction]:
+    """Return the functions of files that statements may call, and those that these may call."""
+    known: dict[str, list[FileFunction]] = {}
+    for file in files:
+        for one in ast.walk(file.tree):
+            if isinstance(one, ast.FunctionDef):
+                known.setdefault(one.name, []).append((file, one))
+    found, bodies = list[FileFunction](), list(body)
     while bodies:
         nodes = list(below(bodies))
         names = {called(one) for one in nodes if isinstance(one, ast.Call)}
         names |= {getattr(one, "id", "") for one in nodes}
         if any(isinstance(one, ast.Subscript) for one in nodes):
             names.add("__getitem__")
-        more = [known.pop(name) for name in sorted(names & set(known))]
+        more = [one for name in sorted(names & set(known)) for one in known.pop(name)]
         found += more
-        bodies = [part for one in more for part in one.body]
+        bodies = [part for _, one in more for part in one.body]
     return found
-
-
-def drawn_seed(file: SourceFile, body: Iterable[ast.stmt], *, options: str) -> str:
-    """Return the option of a runner that draws its seed from a generator which the file seeds, and
-    from which these statements draw, if they go to processes by its `options`, so that these draw
-    the same when the script runs again; "" if not."""
-    bodies = list(body) if PROCESSES in options else []
-    parts = below((*bodies, *(one for made in reached(file, bodies) for one in made.body)))
-    calls = [one for one in parts if isinstance(one, ast.Call)]
-    every = [path_of(one.func) for one in ast.walk(file.tree) if isinstance(one, ast.Call)]
-    drawn = [path_of(one.func).rpartition(".") for one in calls]
-    top = [alias for one in file.tree.body if isinstance(one, ast.Import) for alias in one.names]
-    for alias in top:
-        name = alias.asname or alias.name
-        module = f"{name}.random" if alias.name == "numpy" else name
-        draws = any(owner == module and _draws(last) for owner, _, last in drawn)
-        if alias.name in DRAWS and draws and f"{module}.seed" in every:
-            return f", seed={DRAWS[alias.name].format(name)}"
-    return ""
-
-
-def _draws(function: str) -> bool:
-    """Return True for a function that draws from the generator of the process: classes of its
-    module, and `default_rng`, make others."""
-    return function.islower() and function not in ("seed", "default_rng")

@@ -76,7 +76,9 @@ def _reads_in_turn(case: PatchCase, source: ast.expr) -> bool:
     found = [(file, one) for file in case.files.values() for one in functions_of(file, source)]
     nodes = [(file, node) for file, one in found for part in one.body for node in own(part)]
     yields = [one for one in nodes if isinstance(one[1], (ast.Yield, ast.YieldFrom))]
-    return not all(makes_anew(file, node, besides=set()) for file, node in yields)
+    return not all(
+        makes_anew(file, node, files=case.files.values(), besides=set()) for file, node in yields
+    )
 
 
 class StartedProducers:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from typing import NamedTuple
 
+from fastfeed.diagnose.patches.drawn_seed import drawn_seed
 from fastfeed.diagnose.patches.names import (
     LOOPS,
     OWNER,
@@ -15,7 +16,6 @@ from fastfeed.diagnose.patches.names import (
     bound,
     called_on,
     changed,
-    drawn_seed,
     leaves,
     own,
     path_of,
@@ -78,7 +78,7 @@ class SerialLoop:
             forms: list[Proposal] = []
             for sink in (*sinks, ""):
                 edits, alone = (
-                    made.edits(f"{kind}={n}", sink)
+                    made.edits(case, f"{kind}={n}", sink=sink)
                     if made is not None
                     else _around(file, loops[0], options=f"{kind}={n}", sink=sink)
                     for n in (count, 1)
@@ -159,14 +159,14 @@ class MadeInput(NamedTuple):
         carried = sorted(needed & written - target)
         return cls(file, loops, statements, taken, carried, apart, at, used)
 
-    def edits(self, options: str, sink: str) -> tuple[Edit, ...]:
+    def edits(self, case: PatchCase, options: str, *, sink: str) -> tuple[Edit, ...]:
         """Return the edits, none if the text does not allow them."""
         file, loop = self.file, self.loops[0]
         lines = file.lines_of(self.statements)
         if lines is None:
             return ()
         if isinstance(loop, ast.For) and self.apart:
-            options += drawn_seed(file, self.statements, options=options)
+            options += drawn_seed(case, file, body=self.statements, options=options)
             return self._of_items(loop, lines, options=options, sink=sink)
         makes, batches = fresh(file, "make_batch"), fresh(file, "made_batches")
         kept = ", ".join(f"{name}={name}" for name in self.carried)

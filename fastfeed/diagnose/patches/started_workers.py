@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.patches.datasets import producer_words
+from fastfeed.diagnose.patches.drawn_seed import drawn_seed
 from fastfeed.diagnose.patches.names import (
     LOOPS,
     OWNER,
@@ -69,7 +70,7 @@ class Filling(NamedTuple):
         be; `put`: what fills the queue; `besides`: what the function changes for it, which
         goes."""
         several = bool(self.start.size)  # which share what they change by now
-        anew = makes_anew(self.file, put, besides=besides)
+        anew = makes_anew(self.file, put, files=case.files.values(), besides=besides)
         shared = changed_outside(self.function, modules=self.file.modules) - besides
         told = case.is_told(self.file, by=self.function, besides=besides)
         words = dict(producer_words(case, copies=several or anew, told=told))
@@ -81,6 +82,10 @@ class Filling(NamedTuple):
             copied = one.startswith("processes=") and one != "processes=1"
             copied = copied and not (anew or self._numbered or (self._is_endless and not shared))
             yield one, advice, SAME_RECORDS if copied else WORDS[: WORDS.index(UNKNOWN)]
+
+    def seed(self, case: PatchCase, words: str) -> str:
+        """Return the option of the seed of a runner in place of them."""
+        return drawn_seed(case, self.file, body=self.function.body, options=words)
 
     @property
     def _is_endless(self) -> bool:

@@ -70,7 +70,7 @@ class Script:
             self.loop, (), tuple(self.tasks), Machine(2), 0.0, 0.4, parts=tuple(self.parts)
         )
         diagnosis = replace(judge(seen), recommendations=tuple(self.advice), may_cost=())
-        files = read_sources([self.path])
+        files = read_sources(sorted(self.path.parent.glob("*.py")))
         return PatchCase(diagnosis, files=files, calls=self.calls, script=str(self.path))
 
     def proposals(self, patch: Patch) -> list[Proposal]:

@@ -313,6 +313,32 @@ def test_a_generator_that_keras_fits_runs_in_a_runner(tmp_path: Path) -> None:
     assert alike == ["FeedRunner(plants, threads=1).dataset()"], "it runs the same code in order"
 
 
+@pytest.mark.parametrize(
+    ("seeds", "seed"),
+    [
+        ("np.random.seed(0)", ", seed=int(np.random.randint(2**31))"),
+        ("tf.keras.utils.set_random_seed(0)", ", seed=int(np.random.randint(2**31))"),
+        ("random.seed(0)", ""),
+        ("tf.random.set_seed(0)", ""),
+    ],
+)
+def test_a_generator_in_a_process_draws_the_same_when_a_script_runs_again(
+    tmp_path: Path, seeds: str, seed: str
+) -> None:
+    """Its helper of another file draws, and what seeds may be in a third one."""
+    (tmp_path / "helper.py").write_text(
+        "import numpy as n\n\ndef read(n_rows):\n    return n.random.rand(n_rows)\n"
+    )
+    (tmp_path / "start.py").write_text(
+        f"import random\nimport numpy as np\nimport tensorflow as tf\n{seeds}\n"
+    )
+    text = FITTED.replace("import tensorflow as tf", "import tensorflow as tf\nimport numpy as np")
+    script = Script(tmp_path, text, kind="keras", loop="model.fit(")
+    script.sampled(PRODUCER, "plants", "yield read(n)").advised("processes", "4")
+    found = script.patched(GeneratorCall(), titled="processes=1")
+    assert f"FeedRunner(lambda: plants(3), processes=1{seed}).dataset()" in found
+
+
 QUEUED = """
 import torch
 

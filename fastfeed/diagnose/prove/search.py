@@ -206,9 +206,23 @@ class Search:
             if waits and not one.promises:
                 continue
             if self._confirm(one):
-                self._keep(one)
+                self._keep(self._fastest_of(one, tried))
                 return True
         return waits
+
+    def _fastest_of(self, one: Candidate, tried: Sequence[Candidate]) -> Candidate:
+        """Return a proven candidate, or one of those that cannot be kept beside it, if it seemed
+        faster beyond the interval of the other in its first run, and is proven to be."""
+
+        def is_faster(other: Candidate) -> bool:
+            return one.gain is not None and _best(other) > one.gain.interval[1]
+
+        for other in tried:
+            rival = one.proposal.makes and other.proposal.makes and not other.why
+            seems = rival and other is not one and is_faster(other)
+            if seems and self._has_time(self._proof_s) and self._confirm(other):
+                one = other if is_faster(other) else one
+        return one
 
     def _held(self, left: Sequence[Candidate]) -> list[Candidate]:
         """Return those that wait for others: where the batches draw from the generators of the
@@ -223,10 +237,14 @@ class Search:
 
     def _must_confirm(self, left: Sequence[Candidate]) -> bool:
         """Return True if one of them promises to gain, and only its proof still has time."""
-        seconds = (1 + PROOF_RUNS) * self._seconds + DIGEST_RUNS * self._digest_s  # after a try
-        starts_s = (PROOF_RUNS + DIGEST_RUNS) * self._trials.start_s
         promised = any(one.promises and one.paces for one in left)
-        return promised and not self._has_time(seconds + starts_s)
+        return promised and not self._has_time(self._seconds + self._proof_s)  # after a try
+
+    @property
+    def _proof_s(self) -> float:
+        """Seconds that a proof takes."""
+        starts_s = (PROOF_RUNS + DIGEST_RUNS) * self._trials.start_s
+        return PROOF_RUNS * self._seconds + DIGEST_RUNS * self._digest_s + starts_s
 
     def _keep(self, one: Candidate) -> None:
         one.kept = True

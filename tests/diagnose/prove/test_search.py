@@ -142,6 +142,27 @@ def test_of_two_that_may_be_as_good_the_one_that_is_compared_sooner_is_kept(
     assert [edit.text for edit in found.edits] == [kept]
 
 
+@pytest.mark.parametrize(
+    ("gain", "left_s", "kept"), [(1.35, 99, "a"), (1.35, 60, "b"), (1.1, 99, "b")]
+)
+def test_what_seems_faster_than_what_is_proven_gets_its_proof_if_there_is_time(
+    gain: float, left_s: float, kept: str
+) -> None:
+    """The other one may be as good by the first runs, and its proof is shorter."""
+
+    class Rivals(FakeTrials):
+        def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:
+            self.end_s -= seconds
+            return super().rate(edits, seconds=seconds, warmup=warmup)
+
+    alone = (Edit("train.py", 0, 1, "alone"),)
+    trials = Rivals({"a": gain, "b": 1.2})
+    makers = proposal("a", alone=alone, makes=True), proposal("b", makes=True)
+    found = searched(trials, *makers, left_s=left_s)
+    assert trials.ran[3:5] == [[], ["b"]]
+    assert [edit.text for edit in found.edits] == [kept]
+
+
 def test_a_run_of_which_too_few_steps_were_seen_is_repeated_for_longer() -> None:
     class Slow(FakeTrials):
         def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:

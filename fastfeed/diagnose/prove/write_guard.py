@@ -52,7 +52,7 @@ LOAD, IF_EQUAL, IF_BITS, RESULT_IS = 0x20, 0x15, 0x45, 0x06
 ALLOW, ASK = 0x7FFF0000, 0x7FC00000
 NUMBER_AT, MACHINE_AT, ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data
 PATH_NBYTES = 4096
-SHARED_MEMORY = "/dev/shm/"
+DEVICES, SHARED_MEMORY = "/dev/", "/dev/shm/"
 # A file that must be new, and no link: shared memory is made so, for every batch of a DataLoader's
 # workers, and nothing that exists can be changed by it.
 NEW_FILE = (os.O_CREAT, os.O_EXCL, os.O_NOFOLLOW)
@@ -181,6 +181,9 @@ class WriteGuard:
             return ""  # this kernel shows no other process, so that audit events are all there is
         except (OSError, OverflowError, ValueError):
             return ""  # no such memory or folder: the call fails by itself
+        begin = os.sep.join(name.split(os.sep)[:3])
+        if begin.startswith(DEVICES) and os.path.islink(begin):  # /dev/stdout, /dev/fd
+            name = os.readlink(begin) + name.removeprefix(begin)
         for begin in ("/proc/self/", "/proc/thread-self/"):
             if name.startswith(begin):
                 name = f"/proc/{process}/{name.removeprefix(begin)}"

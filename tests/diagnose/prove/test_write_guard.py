@@ -165,6 +165,24 @@ def test_a_name_that_leads_out_of_the_copy_is_refused(
 
 
 @asked
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_the_output_of_a_program_is_not_that_of_the_proof(
+    project: Path, tmp_path: Path, name: str
+) -> None:
+    """Such as `fastfeed diagnose --prove ... > log.txt` in the folder of the script."""
+    room = made(tmp_path)
+    code = "import subprocess; subprocess.run(['sh', '-c', 'echo 1 > {}'], stdout=-1, check=True)"
+    spare = os.dup(1)
+    try:
+        with open(project / "log.txt", "w") as log:
+            os.dup2(log.fileno(), 1)
+        write_in(room, room.copy(), code.format(name))
+    finally:
+        os.dup2(spare, 1)
+        os.close(spare)
+
+
+@asked
 @pytest.mark.parametrize(
     "way",
     [

@@ -14,7 +14,7 @@ CODES = {
     "input.latency": "producers wait off the cores (sleep, network, remote store) and are too few",
     "input.disk": "producers wait for block I/O, or read far more bytes than they use",
     "input.gil": "producers are Python bytecode that holds the interpreter lock",
-    "input.cpu": "native work saturates the cores",
+    "input.cpu": "producers are native code that fills their cores",
     "input.oversubscribed": "more runnable threads or processes than cores",
     "input.ipc": "pickling and copying between processes",
     "input.copy": "conversions and copies on the feeding path",

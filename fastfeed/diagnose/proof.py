@@ -47,7 +47,8 @@ class Tried:
 @dataclass(frozen=True)
 class Proof:
     """The changes that gain together, as a unified `diff` ("" if none does), and everything that
-    was tried. Rates are in steps/s."""
+    was tried. Rates are in steps/s. `waiting`: the share of its steps' time in which the changed
+    script still waits for input; None if that was not seen."""
 
     before: float
     after: float
@@ -58,6 +59,7 @@ class Proof:
     tried: tuple[Tried, ...]
     untried: tuple[str, ...]  # what could not be tried, and why
     seconds: float  # that it took
+    waiting: float | None = None
 
     @property
     def sentence(self) -> str:
@@ -75,5 +77,11 @@ class Proof:
         low, high = self.interval
         return (
             f"{self.before:.3g} to {self.after:.3g} steps/s, {self.speedup:.2f}x ({low:.2f} to "
-            f"{high:.2f}), {self.batches}"
+            f"{high:.2f}), {self.batches}{self._left}"
         )
+
+    @property
+    def _left(self) -> str:
+        if self.waiting is None:
+            return ""
+        return f"; it still waits for input for {self.waiting:.0%} of the time"

@@ -277,7 +277,7 @@ def proven() -> Diagnosis:
     untried = (
         "10 times rarer: if n % 100 == 0: your script would do it less often (--also-rarer)",
     )
-    proof = Proof(31.0, 58.0, 1.87, (1.81, 1.93), SAME, DIFF, tried, untried, 143.0)
+    proof = Proof(31.0, 58.0, 1.87, (1.81, 1.93), SAME, DIFF, tried, untried, 143.0, 0.08)
     return replace(one, proof=proof)
 
 

@@ -113,8 +113,8 @@ def cores(case: Case, share: float) -> Texts:
         )
     return _nonempty(
         f"{_named(producers)}: {producers.native + producers.python:.0%} of the time on a core or "
-        f"ready for one; {machine.runnable:.1f} threads compete for {machine.cores} cores and use "
-        f"{machine.own_cpu:.1f} of them",
+        f"ready for one; {machine.runnable:.1f} threads at a time want one of {machine.cores} "
+        f"cores, and {machine.own_cpu:.1f} are in use by the script",
         _hottest_line(producers),
     )
 

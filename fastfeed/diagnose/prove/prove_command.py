@@ -282,6 +282,7 @@ def _proof(
             *(f"{one.proposal.title}: {one.why}" for one in search.candidates if not one.runs),
         ),
         seconds=seconds,
+        waiting=search.kept[-1].waiting if search.kept else None,
     )
 
 

@@ -58,6 +58,7 @@ class Candidate:
     paces: list[Pace] = field(default_factory=list)
     since: int = 0
     runs: int = 0
+    waiting: float | None = None  # of its last run
     gain: Gain | None = None
     overall: float = 0.0  # what it is at least beside all runs of the base
     alone: Gain | None = None  # of the script as it was first
@@ -290,6 +291,7 @@ class Search:
             if result.failed:
                 one.why = result.failed
                 return False
+            one.waiting = result.waiting
             one.paces.append(result.pace)
             speedup, (low, high), least = self._judge(one)
             narrow = high - low <= 2 * NARROW * speedup and len(one.paces) > 1

@@ -50,12 +50,14 @@ KEPT_LINES = 12  # of its output, for a run that failed
 @dataclass(frozen=True)
 class Result:
     """What a run said. `failed`: why there are no figures, with the end of its output; `early`: a
-    longer run may have some."""
+    longer run may have some; `waiting`: share of the steps' time that is a wait for input, None if
+    that was not seen."""
 
     pace: Pace = NO_PACE
     failed: str = ""
     early: bool = False
     digests: Digests = field(default_factory=Digests)
+    waiting: float | None = None
 
 
 class Seen(NamedTuple):
@@ -152,7 +154,8 @@ class Trials:
         if purpose == RATE and (len(ends) < LEAST_STEPS or ends[-1] <= ends[0]):
             what = f"{len(ends)} steps in {seconds:.3g} s after the warm-up: too few for a rate"
             return Result(failed=what, early=True)
-        return Result(pace_of(ends) if purpose == RATE else NO_PACE, digests=digests)
+        pace = pace_of(ends) if purpose == RATE else NO_PACE
+        return Result(pace, digests=digests, waiting=found["waiting"])
 
     def _execute(
         self, run: Run, purpose: str, *, seconds: float, warmup: float, epoch: int = 0

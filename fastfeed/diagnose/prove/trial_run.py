@@ -34,6 +34,7 @@ from fastfeed.steps.timeline import Loop, Timeline
 DIAGNOSE, RATE = "diagnose", "rate"  # what a run is for
 # The batches of the script; with other random numbers; and with another order, too.
 BATCHES, RESEEDED, REORDERED = "batches", "reseeded", "reordered"
+SEEN = ("exact", "modelled")  # kinds of waits that are known
 EVIDENCE, CALLS, RESULT = "evidence.json.gz", "calls.json", "run.json"  # files that it writes
 EDITABLE = "__editable__"  # begin of the names of finders that setuptools installs
 
@@ -121,13 +122,16 @@ class _Results:
             return
         seen = recording.evidence
         steps = seen.loop.steps if seen.loop is not None else []
-        ends = [step.end_s - seen.start_s for step in steps if step.begin_s >= seen.start_s]
+        steps = [step for step in steps if step.begin_s >= seen.start_s]
+        ends = [step.end_s - seen.start_s for step in steps]
+        waits = [step.wait_s for step in steps if seen.loop is not None and seen.loop.waits in SEEN]
+        waiting = sum(waits) / sum(step.end_s - step.begin_s for step in steps) if waits else None
         died = [one.text for one in recording.died]
         batches = self._log.digests_of(seen.loop) if isinstance(self._log, BatchLog) else Digests()
         known = {os.path.realpath(one) for one in _loaded(self._script)}
         unused = [one for one in self._edited if os.path.realpath(one) not in known]
-        found = {"ends": ends, "died": died, "unused": unused, "batches": batches.as_json()}
-        _write(self._path, found)
+        found = {"ends": ends, "waiting": waiting, "died": died, "unused": unused}
+        _write(self._path, found | {"batches": batches.as_json()})
 
 
 def _loaded(script: Script) -> set[str]:

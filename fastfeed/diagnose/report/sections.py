@@ -244,7 +244,7 @@ def _time(told: Json) -> ReportSection:
         ("if input cost nothing", ranged(factor, free, ends=told["speedup_range"])),
         ("wait p50", duration(figures["wait_p50_s"])),
         ("wait p99", duration(figures["wait_p99_s"])),
-        ("AU", percent(figures["utilisation"])),
+        ("accelerator use (AU)", percent(figures["utilisation"])),
     ]
     return ReportSection(title, facts, _bar(figures), list(_remarks(told)))
 

@@ -103,6 +103,7 @@ def test_a_runner_with_too_few_producers_gets_more(tmp_path: Path) -> None:
     assert proof["interval"][0] > 1.0
     assert proof["sentence"] in " ".join(done.stderr.split())
     assert "threads=1" in proof["diff"]
+    assert 0.0 <= proof["waiting"] <= 1.0
     git(folder, "apply", PATCH_FILE)
     assert git(folder, "status", "--porcelain").split() == ["M", "train.py", "??", PATCH_FILE]
     added = [line[1:] for line in proof["diff"].splitlines() if line.startswith("+runner")]

@@ -32,7 +32,7 @@ def ended(words: list[str], stdout: Any) -> None:
     """Write what a run writes that saw 40 steps."""
     stdout.write(b"AttributeError: dataset\n")
     folder = Path(json.loads(words[3])["folder"])
-    found = {"ends": [0.1 * n for n in range(40)], "died": [], "unused": []}
+    found = {"ends": [0.1 * n for n in range(40)], "died": [], "unused": [], "waiting": None}
     found["batches"] = Digests().as_json()
     (folder / "run.json").write_text(json.dumps(found))
 

@@ -91,7 +91,7 @@ def test_the_numbers_of_one() -> None:
         "threads=4 Make batches in 4 threads 3.4x (3.2x to 3.6x) • 3 give 2.9x.",
         "starvation 71 % (68 % to 74 %) lost to input 71 %",
         "if input cost nothing 3.4x (3.2x to 3.7x)",
-        "wait p50 42.4 ms wait p99 67.8 ms AU 28 %",
+        "wait p50 42.4 ms wait p99 67.8 ms accelerator use (AU) 28 %",
         "A step whose input is at hand takes 14.8 ms (14.1 ms to 16.0 ms): measured with 24 cached",
     ):
         assert part in text

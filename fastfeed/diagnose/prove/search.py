@@ -3,10 +3,12 @@ others are tried on top of it."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from fastfeed.core.machine import cores
 from fastfeed.diagnose.patches.proposal import Proposal
 from fastfeed.diagnose.patches.source_file import Edit
 from fastfeed.diagnose.proof import (
@@ -33,6 +35,8 @@ from fastfeed.errors import StateError
 LEAST_GAIN = 1.02  # a smaller one is not worth a change of the script
 NARROW = 0.05  # half width of an interval that needs no more runs
 MAX_RUNS = 4  # of a candidate
+MOST_WAITING = 0.1  # share of the time; with more of it, more producers may gain
+PRODUCERS = re.compile(r"\b(processes|threads|num_workers)=([0-9]+)")
 DIGEST_STEPS = 260  # most steps in which the first batches are seen
 PROOF_RUNS = 4  # of base and candidate in turn, from which on an interval may be narrow
 MOST_EPOCH, LEAST_EPOCH = 60, 8  # batches of an epoch where batches are compared
@@ -214,16 +218,28 @@ class Search:
     def _fastest_of(self, one: Candidate, tried: Sequence[Candidate]) -> Candidate:
         """Return a proven candidate, or one of those that cannot be kept beside it, if it seemed
         faster beyond the interval of the other in its first run, and is proven to be."""
-
-        def is_faster(other: Candidate) -> bool:
-            return one.gain is not None and _best(other) > one.gain.interval[1]
-
-        for other in tried:
-            rival = one.proposal.makes and other.proposal.makes and not other.why
-            seems = rival and other is not one and is_faster(other)
-            if seems and self._has_time(self._proof_s) and self._confirm(other):
-                one = other if is_faster(other) else one
+        makers = [other for other in tried if other.proposal.makes and not other.why]
+        rivals = [other for other in makers if other is not one] * one.proposal.makes
+        while rivals or (rivals := self._with_more(one)):
+            other = rivals.pop(0)
+            if not other.paces:
+                self._try(other)
+            seems = not other.why and _is_faster(other, one) and self._has_time(self._proof_s)
+            one = other if seems and self._confirm(other) and _is_faster(other, one) else one
         return one
+
+    def _with_more(self, one: Candidate) -> list[Candidate]:
+        """Return the change with twice the producers, once, if the script still waits for input
+        with more of them than there are cores, so that they wait, too."""
+        proposal = more_producers(one.proposal, above=cores())
+        known = {other.proposal.title for other in self.candidates}
+        waits = one.waiting is not None and one.waiting > MOST_WAITING
+        if not waits or proposal is None or proposal.title in known:
+            return []
+        if not self._has_time(self._seconds + self._proof_s):
+            return []
+        self.candidates.append(Candidate(proposal, []))
+        return self.candidates[-1:]
 
     def _held(self, left: Sequence[Candidate]) -> list[Candidate]:
         """Return those that wait for others: where the batches draw from the generators of the
@@ -418,6 +434,25 @@ class Search:
     def _check_time(self, seconds: float) -> None:
         if not self._has_time(seconds):
             raise OutOfTime
+
+
+def more_producers(one: Proposal, *, above: int) -> Proposal | None:
+    """Return a change with twice the producers that its title names, if they are more than `above`;
+    None if its edits do not name them so."""
+    found = PRODUCERS.search(one.title)
+    if found is None or int(found[2]) <= above:
+        return None
+    words, more = re.compile(rf"\b{found[0]}\b"), f"{found[1]}={2 * int(found[2])}"
+    edits = tuple(edit._replace(text=words.sub(more, edit.text)) for edit in one.edits)
+    title = words.sub(more, one.title)
+    if edits == one.edits:
+        return None
+    return replace(one, title=title, edits=edits, advice=None, instead=())
+
+
+def _is_faster(one: Candidate, other: Candidate) -> bool:
+    """Return True if a candidate is faster beyond the interval of another one."""
+    return other.gain is not None and _best(one) > other.gain.interval[1]
 
 
 def _best_first(tried: Sequence[Candidate]) -> list[Candidate]:

@@ -84,4 +84,4 @@ class Proof:
     def _left(self) -> str:
         if self.waiting is None:
             return ""
-        return f"; it still waits for input for {self.waiting:.0%} of the time"
+        return f"; it still waits for input for {100 * self.waiting:.0f} % of the time"

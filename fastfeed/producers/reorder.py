@@ -337,6 +337,10 @@ class BoundedBuffer(ReorderBuffer[ProducedBatch]):
             self._add(produced, key, epoch=epoch)
         return True
 
+    def room_for(self, nbytes: int) -> int:
+        """Return how many batches of this size may wait of each producer."""
+        return min(self.max_batches, self._max_nbytes // max(1, nbytes)) // max(1, self._producers)
+
     def abandon(self, error: BaseException) -> None:
         """Record a failure that `fail` could not record: without the lock, and without memory if
         there is none."""

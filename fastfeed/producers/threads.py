@@ -328,7 +328,7 @@ class ThreadOutlet(Outlet):
 
     def look(self, batch: Batch, place: str) -> None:
         """Raise SpecError for a batch in the memory of an earlier one: batches are not copied."""
-        self._memory.refuse(batch.leaves, place)
+        self._memory.refuse(batch.leaves, place, waiting=self._buffer.room_for(batch.nbytes))
         self._sample = sample_of(batch)
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:

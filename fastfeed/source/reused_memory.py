@@ -21,7 +21,8 @@ Place = tuple[int, tuple[int, ...], tuple[int, ...]]  # address, shape and strid
 LARGEST_NBYTES = 1 << 24  # of what is read of an array: its checksum takes 5 ms
 SAMPLE_ROWS = 8  # of a batch, that its sample has, at most
 NBYTES = operator.attrgetter("nbytes")
-RING = 8  # batches after which a source fills an array again, at most
+# Batches after which a source fills an array again: as many as are looked at, at least and at most.
+RING, MOST_RING = 8, 256
 
 
 class ReusedMemory:
@@ -31,13 +32,16 @@ class ReusedMemory:
     def __init__(self, lasts: Callable[[Array], weakref.ref[Array]] | None = None) -> None:
         """`lasts` returns what lives for as long as anybody uses an array; None: its memory."""
         self._lasts = lasts or _owner_of
+        self._ring = RING
         self._number, self._next = 0, 1  # of batches, and of that which is remembered next
         # what owns the memory, and a checksum
         self._seen: dict[Place, tuple[weakref.ref[Array], int]] = {}
 
-    def refuse(self, leaves: Iterable[Any], place: str) -> None:
+    def refuse(self, leaves: Iterable[Any], place: str, *, waiting: int = 0) -> None:
         """Raise SpecError for an array in the memory of an earlier one that is still there, with
-        other values."""
+        other values. `waiting`: batches of this producer that may wait, beside one that is used and
+        one that is made."""
+        self._ring = min(max(RING, waiting + 2), MOST_RING)
         self._number += 1
         pairs = [(one, array_of(one)) for one in leaves] if self._looks else []
         known = [(one, array) for one, array in pairs if array is not None]
@@ -61,7 +65,7 @@ class ReusedMemory:
     @property
     def _looks(self) -> bool:
         """True if a batch is compared or remembered."""
-        return self._number == self._next or self._number <= self._next // 2 + RING
+        return self._number == self._next or self._number <= self._next // 2 + self._ring
 
 
 def arrays_in(value: Any, seen: set[int] | None = None) -> Iterator[Any]:

@@ -48,6 +48,24 @@ def test_a_source_that_fills_an_array_again_is_refused_in_threads(ring: int, vie
         assert [int(x[0, 0]) for x, _ in runner] == list(range(COUNT))
 
 
+@pytest.mark.parametrize(("ring", "refused"), [(20, True), (34, True), (40, False)])
+def test_as_many_arrays_as_batches_may_wait_are_too_few(ring: int, refused: bool) -> None:
+    """Beside one that the loop has, and one that is made."""
+    arrays = [np.empty((4, 3)) for _ in range(ring)]
+
+    def batches() -> Iterator[Any]:
+        for number in range(200):
+            arrays[number % ring][:] = number
+            yield arrays[number % ring]
+
+    with FeedRunner(batches, prefetch=32) as runner:
+        if refused:
+            with pytest.raises(SpecError, match="an earlier batch"):
+                list(runner)
+        else:
+            assert [int(x[0, 0]) for x in runner] == list(range(200))
+
+
 def test_a_transform_that_fills_an_array_again_is_refused() -> None:
     x = np.empty((2, 3))
 

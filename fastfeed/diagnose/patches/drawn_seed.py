@@ -34,8 +34,9 @@ def drawn_seed(
     files, statements = case.files.values(), list(body)
     bodies = [(made_in or file, statements)]
     bodies += [(one, function.body) for one, function in reached(files, statements)]
-    drawn = {name for one, parts in bodies for name in map(_full_names(one), below(parts))}
-    every = {name for one in files for name in map(_full_names(one), ast.walk(one.tree))}
+    names = {one: _full_names(one) for one in files}
+    drawn = {name for one, parts in bodies for name in map(names[one], below(parts))}
+    every = {name for one in files for name in map(names[one], ast.walk(one.tree))}
     seeds_all = any(one.endswith(SEED_ALL) for one in every)
     top = [alias for one in file.tree.body if isinstance(one, ast.Import) for alias in one.names]
     for alias in top:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
+from pathlib import Path
+
+import numpy as np
 
 from fastfeed.diagnose.patches.source_file import SourceFile, called
 from fastfeed.diagnose.proof import SEEDED_KINDS, SEEDERS
@@ -28,6 +31,13 @@ LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log"}  
 # Methods that take a part out of their object. `get` and `read` may be of anything.
 TAKE_OUT = ("pop", "popleft", "popitem", "get_nowait", "readline", "__next__")
 FileFunction = tuple[SourceFile, ast.FunctionDef]
+TAKING = ("next", "islice")  # functions that take from their first argument
+# Methods whose value is a draw, or depends only on what their object holds.
+VALUE_METHODS = {
+    name
+    for kind in (*(np.ndarray, np.random.Generator, np.random.RandomState), *(list, dict, str))
+    for name in dir(kind)
+}
 OWNER = "self"  # what its methods change is unknown; a run shows it
 
 
@@ -87,12 +97,14 @@ def _read(node: ast.AST) -> Iterator[str]:
         yield from filter(None, [path_of(node.target)])
 
 
-def changed(nodes: Iterable[ast.AST], *, made: Set[str] = frozenset()) -> set[str]:
+def changed(
+    nodes: Iterable[ast.AST], *, made: Set[str] = frozenset(), but: Set[ast.AST] = frozenset()
+) -> set[str]:
     """Return the names whose values are changed in place: by a store to a part, as the object of a
     method whose result nobody takes, or as its argument. `print` and logs change none, nor do
-    methods of what is `made` here, such as `rows.append`."""
+    methods of what is `made` here, such as `rows.append`; `but`: nodes that do not count."""
     found: set[str] = set()
-    for one in (child for node in nodes for child in own(node)):
+    for one in (child for node in nodes for child in own(node) if child not in but):
         if isinstance(one, (ast.Subscript, ast.Attribute)) and isinstance(
             one.ctx, (ast.Store, ast.Del)
         ):
@@ -166,26 +178,29 @@ def advanced(nodes: Iterable[ast.AST]) -> set[str]:
             inner |= set(bound(part.target for part in one.generators))
         if not isinstance(one, ast.Call):
             continue
-        if isinstance(one.func, ast.Name) and one.func.id == "next":
+        if called(one) in TAKING and (isinstance(one.func, ast.Name) or called(one) != "next"):
             found |= set(map(path_of, one.args[:1]))
         elif isinstance(one.func, ast.Attribute) and one.func.attr in TAKE_OUT:
             found.add(path_of(one.func.value))
     return found - inner - {"", OWNER}
 
 
-def kept_by(loop: ast.For | ast.While, *, modules: Set[str]) -> set[str]:
+def kept_by(
+    loop: ast.For | ast.While, *, modules: Set[str], but: Set[ast.AST] = frozenset()
+) -> set[str]:
     """Return the dotted names by which one turn of a loop may leave something to the next: of what
-    it changes and does not make, and of what it reads before it binds it."""
+    it changes, other than in the nodes `but`, and does not make, and of what it reads before it
+    binds it."""
     target = set(bound([loop.target])) if isinstance(loop, ast.For) else set()
     written, needed = set(bound(loop.body)), read_first(loop.body)
     made = (written - needed) | target
-    found = changed(loop.body, made=made) | advanced(loop.body)
+    found = changed(loop.body, made=made, but=but) | advanced(loop.body)
     kept = {one for one in found if one.partition(".")[0] not in made | modules}
     return kept | written & (needed - target)
 
 
 def makes_anew(
-    file: SourceFile, given: ast.AST, *, files: Iterable[SourceFile], besides: Set[str]
+    file: SourceFile, given: ast.AST, *, files: Collection[SourceFile], besides: Set[str]
 ) -> bool:
     """Return True if `given`, a yield or what fills a queue, is right in a loop without an end
     whose turns leave nothing to each other but `besides`, not by the functions of `files` that
@@ -193,14 +208,46 @@ def makes_anew(
     over the records of an epoch, would begin in each of them."""
     around = (one for one in file.ancestors(given) if isinstance(one, (*LOOPS, ast.While)))
     loop = next(around, None)
-    if not isinstance(loop, ast.While) or not _has_no_end(loop):
+    if not isinstance(loop, ast.While) or not _has_no_end(loop) or isinstance(given, ast.YieldFrom):
         return False
-    kept = kept_by(loop, modules=file.modules)
+    kept = kept_by(loop, modules=file.modules, but=set(ast.walk(given)))
+    put = getattr(given, "value", given)
+    kept |= _asked(file, (one for one in below(loop.body) if one is not put), files=files)
     for made_in, one in reached(files, loop.body):
-        kept |= changed_outside(one, modules=made_in.modules)
-        kept |= advanced(one.body) - set(bound(one.body))
+        kept |= changed_outside(one, modules=made_in.modules) | _advanced_outside(one)
+        kept |= _asked(made_in, below(one.body), files=files)
         kept |= {name for part in own(one) if isinstance(part, SHARED_NAMES) for name in part.names}
     return kept <= besides
+
+
+def _advanced_outside(function: ast.FunctionDef) -> set[str]:
+    """Return the names that a function takes from and does not make itself."""
+    others = dict(_other_names(function))
+    made = set(bound(function.body)) - others.keys()
+    return {others.get(one, one) for one in advanced(function.body)} - made
+
+
+def _asked(
+    file: SourceFile, nodes: Iterable[ast.AST], *, files: Collection[SourceFile]
+) -> set[str]:
+    """Return the names of objects, but for those that these nodes make, whose methods may give
+    another value with each call: neither the script nor arrays, random generators and containers
+    have a method of this name."""
+    nodes = list(nodes)
+    own_names = {
+        one.name for each in files for one in ast.walk(each.tree) if isinstance(one, SCOPES[:1])
+    }
+    own_files = {Path(one.name).stem for one in files}
+    imports = (one for one in ast.walk(file.tree) if isinstance(one, ast.ImportFrom))
+    others = (one for one in imports if (one.module or "").partition(".")[0] not in own_files)
+    known = {name.asname or name.name for one in others for name in one.names} | file.modules
+    assigned = [one for one in nodes if isinstance(one, ast.Assign)]
+    same = {path_of(part) for one in assigned if path_of(one.value) for part in one.targets}
+    known |= set(bound(nodes)) - same
+    calls = (one.func for one in nodes if isinstance(one, ast.Call))
+    methods = [one for one in calls if isinstance(one, ast.Attribute)]
+    asked = (path_of(one.value) for one in methods if one.attr not in VALUE_METHODS | own_names)
+    return {one for one in asked if one.partition(".")[0] not in known | {""}}
 
 
 def is_endless(function: ast.FunctionDef) -> bool:
@@ -324,13 +371,16 @@ def reached(files: Iterable[SourceFile], body: Iterable[ast.stmt]) -> list[FileF
         for one in ast.walk(file.tree):
             if isinstance(one, ast.FunctionDef):
                 known.setdefault(one.name, []).append((file, one))
-    found, bodies = list[FileFunction](), list(body)
+    every, found, bodies = set(known), list[FileFunction](), list(body)
     while bodies:
         nodes = list(below(bodies))
         names = {called(one) for one in nodes if isinstance(one, ast.Call)}
         names |= {getattr(one, "id", "") for one in nodes}
         if any(isinstance(one, ast.Subscript) for one in nodes):
             names.add("__getitem__")
+        functions = {getattr(one.func, "id", "") for one in nodes if isinstance(one, ast.Call)}
+        if functions - {"", *every, *vars(builtins)}:  # of objects
+            names.add("__call__")
         more = [one for name in sorted(names & set(known)) for one in known.pop(name)]
         found += more
         bodies = [part for _, one in more for part in one.body]

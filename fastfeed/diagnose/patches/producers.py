@@ -54,7 +54,12 @@ def _other_counts(case: PatchCase, file: SourceFile, *, call: ast.Call) -> Itera
         known = {"threads": ast.Constant(1), "processes": ast.Constant(0), **known}
     now = {name: one.value for name, one in known.items() if isinstance(one, ast.Constant)}
     one = (now.get("threads"), now.get("processes")) in ((1, 0), (1, 1))
-    if one and call.args and _reads_in_turn(case, call.args[0]):
+    source = (
+        call.args[0]
+        if call.args
+        else next((one.value for one in call.keywords if one.arg == "source"), None)
+    )
+    if one and source is not None and _reads_in_turn(case, file, source=source):
         return
     for kind, count, advice in producers_ahead(case):
         # unless advised, "auto" stays, and so do the threads of a worker process
@@ -67,18 +72,26 @@ def _other_counts(case: PatchCase, file: SourceFile, *, call: ast.Call) -> Itera
         yield Proposal(f"{kind}={count}", tuple(edits), advice, makes=True)
 
 
-def _reads_in_turn(case: PatchCase, source: ast.expr) -> bool:
-    """Return True for a generator function of the script, or a lambda without parameters that calls
-    one, if it keeps something from one batch to the next: each of several producers would do so for
-    itself, and read all records."""
-    if isinstance(source, ast.Lambda) and source.args.args:
+def _reads_in_turn(case: PatchCase, file: SourceFile, *, source: ast.expr) -> bool:
+    """Return True for a callable of the script that gives a stream, if this keeps something from
+    one batch to the next: each of several producers would do so for itself, and read all records.
+    One that takes a `worker` is asked for its share."""
+    if isinstance(source, ast.Call) and called(source) == "partial" and source.args:
+        source = source.args[0]
+    if isinstance(source, ast.Call):
+        return False  # several share what it returns
+    files = case.files.values() if isinstance(source, (ast.Name, ast.Lambda)) else [file]
+    found = [(one, function) for one in files for function in functions_of(one, source)]
+    makers = [one.args for _, one in found]
+    makers += [source.args] if isinstance(source, ast.Lambda) else []
+    names = {one.arg for maker in makers for one in ast.walk(maker) if isinstance(one, ast.arg)}
+    if not makers or "worker" in names:
         return False
-    found = [(file, one) for file in case.files.values() for one in functions_of(file, source)]
-    nodes = [(file, node) for file, one in found for part in one.body for node in own(part)]
+    nodes = [(one, node) for one, made in found for part in made.body for node in own(part)]
     yields = [one for one in nodes if isinstance(one[1], (ast.Yield, ast.YieldFrom))]
-    return not all(
-        makes_anew(file, node, files=case.files.values(), besides=set()) for file, node in yields
-    )
+    every = case.files.values()
+    anew = (makes_anew(one, node, files=every, besides=set()) for one, node in yields)
+    return not yields or not all(anew)
 
 
 class StartedProducers:

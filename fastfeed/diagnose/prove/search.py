@@ -153,16 +153,22 @@ class Search:
             while not self.failed and self._round():
                 pass
         except OutOfTime:
-            gained = [one for one in self.candidates if one.gains and one.same is not UNCOMPARED]
-            for one in sorted(gained, key=lambda one: -_best(one))[:1]:
-                self._keep(one)
+            self._keep_best()
             self._leave("no time was left for it", promising=NOT_CONFIRMED)
         except StateError as error:  # a run has changed files of the user's: what is proven stays
             self.failed = "" if self.original else str(error)
+            self._keep_best()
             self._leave(str(error))
         except KeyboardInterrupt:
+            self._keep_best()
             self._leave(BROKEN_OFF)
             raise
+
+    def _keep_best(self) -> None:
+        """Keep the best of those that gain on the present base, if there are any."""
+        gained = [one for one in self.candidates if one.gains and one.same is not UNCOMPARED]
+        for one in sorted(gained, key=lambda one: -_best(one))[:1]:
+            self._keep(one)
 
     def _leave(self, why: str, *, promising: str = "") -> None:
         """Note why those of which nothing is known are not tried, and why those that are
@@ -234,7 +240,7 @@ class Search:
         proposal = more_producers(one.proposal, above=cores())
         known = {other.proposal.title for other in self.candidates}
         waits = one.waiting is not None and one.waiting > MOST_WAITING
-        if not waits or proposal is None or proposal.title in known:
+        if not one.proposal.makes or not waits or proposal is None or proposal.title in known:
             return []
         if not self._has_time(self._seconds + self._proof_s):
             return []
@@ -437,17 +443,24 @@ class Search:
 
 
 def more_producers(one: Proposal, *, above: int) -> Proposal | None:
-    """Return a change with twice the producers that its title names, if they are more than `above`;
-    None if its edits do not name them so."""
-    found = PRODUCERS.search(one.title)
+    """Return a change with twice the producers that its title names at last, if they are more than
+    `above`; None if its edits do not name them so."""
+    *_, found = [None, *PRODUCERS.finditer(one.title)]
     if found is None or int(found[2]) <= above:
         return None
-    words, more = re.compile(rf"\b{found[0]}\b"), f"{found[1]}={2 * int(found[2])}"
-    edits = tuple(edit._replace(text=words.sub(more, edit.text)) for edit in one.edits)
-    title = words.sub(more, one.title)
+    count = str(2 * int(found[2]))
+    words, more = re.compile(rf"\b{found[0]}\b"), f"{found[1]}={count}"
+
+    def changed(text: str) -> str:
+        *_, last = [None, *words.finditer(text)]
+        if last is None:  # the value of an option that is there
+            return count if text == found[2] else text
+        return f"{text[: last.start()]}{more}{text[last.end() :]}"
+
+    edits = tuple(edit._replace(text=changed(edit.text)) for edit in one.edits)
     if edits == one.edits:
         return None
-    return replace(one, title=title, edits=edits, advice=None, instead=())
+    return replace(one, title=changed(one.title), edits=edits, advice=None, instead=())
 
 
 def _is_faster(one: Candidate, other: Candidate) -> bool:

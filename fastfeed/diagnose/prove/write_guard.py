@@ -183,7 +183,7 @@ class WriteGuard:
             return ""  # no such memory or folder: the call fails by itself
         begin = os.sep.join(name.split(os.sep)[:3])
         if begin.startswith(DEVICES) and os.path.islink(begin):  # /dev/stdout, /dev/fd
-            name = os.readlink(begin) + name.removeprefix(begin)
+            name = os.path.join(DEVICES, os.readlink(begin)) + name.removeprefix(begin)
         for begin in ("/proc/self/", "/proc/thread-self/"):
             if name.startswith(begin):
                 name = f"/proc/{process}/{name.removeprefix(begin)}"

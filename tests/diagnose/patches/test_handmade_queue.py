@@ -93,6 +93,8 @@ def test_threads_that_share_nothing_by_now_do_not_begin_to(
 
 
 DRAWN = """import queue
+import itertools
+from scipy import ndimage
 from threading import Thread
 
 batches = queue.Queue(4)
@@ -102,6 +104,10 @@ class Rows:
     def draw(self):
         {draw}
         return self.rows[at]
+
+    def __call__(self):
+        self.at += 1
+        return self.at
 
 
 def fill(rows):
@@ -122,7 +128,14 @@ while running():
         ("", "at = np.random.randint(9)", 2),
         ("", "at = self.rng.choice(9)", 2),
         ("for _ in range(9): ", "at = np.random.randint(9)", 1),  # such as those of an epoch
+        ("", "at = ndimage.rotate(np.random.randint(9), 3)", 2),
         ("", "self.at = at = (self.at + 1) % 9", 1),
+        ("", "order = self.order; at = order.pop()", 1),
+        ("", "at, *_ = itertools.islice(self.order, 3)", 1),
+        ("", "at = self.video.read()", 1),
+        ("", "at = mnist.next_batch(9)", 1),
+        ("", "at = rows(1)", 1),
+        ("", "at = self.step(1)", 1),
         ("", "at = next(self.order)", 1),
         ("", "np.random.shuffle(self.order); at = self.order[0]", 1),
         ("", "global last; last = at = last + 1", 1),

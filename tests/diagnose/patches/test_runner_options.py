@@ -21,6 +21,15 @@ from tests.diagnose.patches.patching import Script, applied
         ("draw", "processes", True),
         ("lambda: draw()", "threads", True),
         ("lambda worker: make()", "processes", True),
+        ("lambda *, worker: make()", "processes", True),
+        ("share", "processes", True),
+        ("make(), transform=f", "processes", True),
+        ("data.make, transform=f", "processes", False),
+        ("functools.partial(make)", "processes", False),
+        ("source=make", "processes", False),
+        ("outer", "processes", False),
+        ("passes", "processes", False),
+        ("lambda: (one for one in rows)", "processes", False),
     ],
 )
 def test_a_runner_of_one_generator_that_reads_records_in_turn_gets_no_more(
@@ -29,6 +38,9 @@ def test_a_runner_of_one_generator_that_reads_records_in_turn_gets_no_more(
     """Each producer would read them all: an epoch would miss records and repeat others."""
     text = "def make():\n    while True:\n        rows.sort()\n        yield rows\n\n"
     text += "def draw():\n    while True:\n        yield rng.random(4)\n\n"
+    text += "def share(worker):\n    yield from rows[worker.index :: worker.count]\n\n"
+    text += "def outer():\n    return make()\n\n"
+    text += "def passes():\n    while True:\n        yield from rows\n\n"
     script = Script(tmp_path, f"{text}run = FeedRunner({source})\n", kind="runner", loop="run =")
     script.calls_of("FeedRunner", "FeedRunner(").advised(advised, "8")
     titles = [one.title for one in script.proposals(RunnerOptions())]

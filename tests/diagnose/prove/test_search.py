@@ -6,7 +6,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,53 +140,6 @@ def test_of_two_that_may_be_as_good_the_one_that_is_compared_sooner_is_kept(
     trials = FakeTrials({"a": 2.0, "b": gain}, noise=0.01)
     found = searched(trials, proposal("a", alone=alone, makes=True), proposal("b", makes=True))
     assert [edit.text for edit in found.edits] == [kept]
-
-
-@pytest.mark.parametrize(
-    ("gain", "left_s", "kept"), [(1.35, 99, "a"), (1.35, 60, "b"), (1.1, 99, "b")]
-)
-def test_what_seems_faster_than_what_is_proven_gets_its_proof_if_there_is_time(
-    gain: float, left_s: float, kept: str
-) -> None:
-    """The other one may be as good by the first runs, and its proof is shorter."""
-
-    class Rivals(FakeTrials):
-        def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:
-            self.end_s -= seconds
-            return super().rate(edits, seconds=seconds, warmup=warmup)
-
-    alone = (Edit("train.py", 0, 1, "alone"),)
-    trials = Rivals({"a": gain, "b": 1.2})
-    makers = proposal("a", alone=alone, makes=True), proposal("b", makes=True)
-    found = searched(trials, *makers, left_s=left_s)
-    assert trials.ran[3:5] == [[], ["b"]]
-    assert [edit.text for edit in found.edits] == [kept]
-
-
-@pytest.mark.parametrize(
-    ("waiting", "title", "left_s", "kept"),
-    [
-        (0.5, "threads=64", 999, "threads=256"),
-        (0.5, "threads=64", 60, "threads=64"),
-        (0.05, "threads=64", 999, "threads=64"),
-        (None, "threads=64", 999, "threads=64"),
-        (0.5, "threads=1", 999, "threads=1"),  # what waits for a core gains nothing by more
-    ],
-)
-def test_what_still_waits_for_input_is_tried_with_more_producers(
-    waiting: float | None, title: str, left_s: float, kept: str
-) -> None:
-    class Waiting(FakeTrials):
-        def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:
-            self.end_s -= seconds
-            found = super().rate(edits, seconds=seconds, warmup=warmup)
-            return replace(found, waiting=waiting)
-
-    names = {"threads=64": 2.0, "threads=128": 3.0, "threads=256": 4.0, "threads=512": 4.0}
-    trials = Waiting({**names, "threads=1": 2.0, "threads=2": 3.0})
-    found = searched(trials, proposal(title, makes=True), left_s=left_s)
-    assert [edit.text for edit in found.edits] == [kept]
-    assert ["threads=512"] in trials.ran or kept != "threads=256"
 
 
 def test_a_run_of_which_too_few_steps_were_seen_is_repeated_for_longer() -> None:

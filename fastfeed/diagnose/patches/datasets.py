@@ -133,7 +133,9 @@ class FittedInput:
         sink = keras_sink(file)
         for words, advice in producer_words(case, copies=copies):
             made = f"lambda: {source}" if isinstance(given, ast.Call) else source
-            forms = [f"FeedRunner({one}, {options}{words}){sink}" for one in (source, made)]
+            draws = "processes=" in words or "shuffle=True" in options
+            seed = drawn_seed(case, file, body=None, options=words) if draws else ""
+            forms = [f"FeedRunner({one}, {options}{words}{seed}){sink}" for one in (source, made)]
             first, *others = (
                 Proposal(
                     f"fit(FeedRunner(..., {words}){sink})",

@@ -22,16 +22,17 @@ def drawn_seed(
     case: PatchCase,
     file: SourceFile,
     *,
-    body: Iterable[ast.stmt],
+    body: Iterable[ast.stmt] | None,
     options: str,
     made_in: SourceFile | None = None,
 ) -> str:
     """Return the option of a runner in a file that draws its seed from a generator which the script
     seeds, and from which statements of the file `made_in` draw, if they go to processes by its
-    `options`, so that these draw the same when the script runs again; "" if not."""
-    if PROCESSES not in options:
+    `options`, so that these draw the same when the script runs again; "" if not. None for the
+    statements: it is not known if they draw, or the runner does, for its order."""
+    if PROCESSES not in options and body is not None:
         return ""
-    files, statements = case.files.values(), list(body)
+    files, statements = case.files.values(), list(body or ())
     bodies = [(made_in or file, statements)]
     bodies += [(one, function.body) for one, function in reached(files, statements)]
     names = {one: _full_names(one) for one in files}
@@ -41,7 +42,7 @@ def drawn_seed(
     top = [alias for one in file.tree.body if isinstance(one, ast.Import) for alias in one.names]
     for alias in top:
         module, draw = DRAWS.get(alias.name, ("", ""))
-        draws = any(_draws(one, module) for one in drawn)
+        draws = body is None or any(_draws(one, module) for one in drawn)
         if module and draws and (seeds_all or f"{module}.seed" in every):
             return f", seed={draw.format(alias.asname or alias.name)}"
     return ""

@@ -199,6 +199,14 @@ def test_a_sequence_is_shuffled_as_fit_does(tmp_path: Path, given: str, mixed: s
     )
 
 
+def test_a_sequence_is_in_the_same_order_when_a_script_runs_again(tmp_path: Path) -> None:
+    text = f"import random\nrandom.seed(3)\n{FIT}"
+    script = Script(tmp_path, text, kind="keras", loop="model.fit(")
+    script.calls_of("fit", "model.fit(", x="Cells", indexed=True)
+    found = script.patched(FittedInput(), titled="threads=1")
+    assert "shuffle=True, threads=1, seed=random.getrandbits(31)).dataset()" in found
+
+
 def test_an_import_goes_behind_a_comment_and_its_alias_is_that_of_the_package(
     tmp_path: Path,
 ) -> None:

@@ -22,11 +22,12 @@ from fastfeed.diagnose.patches.names import (
     path_of,
     read,
 )
-from fastfeed.diagnose.patches.proposal import PatchCase
+from fastfeed.diagnose.patches.proposal import ALONE, PatchCase
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called, edited
 from fastfeed.diagnose.proof import SAME_RECORDS, UNKNOWN, WORDS
 
 WORKERS = ("Thread", "Process")
+SINGLE = (ALONE, "processes=1")
 
 
 class Filling(NamedTuple):
@@ -70,18 +71,23 @@ class Filling(NamedTuple):
         be; `put`: what fills the queue; `besides`: what the function changes for it, which
         goes."""
         several = bool(self.start.size)  # which share what they change by now
-        anew = makes_anew(self.file, put, files=case.files.values(), besides=besides)
         shared = changed_outside(self.function, modules=self.file.modules) - besides
+        endless = self._is_endless
+        apart = makes_anew(self.file, put, files=case.files.values(), besides=besides)
+        apart = apart or self._numbered or (several and endless and not shared)
         told = case.is_told(self.file, by=self.function, besides=besides)
-        words = dict(producer_words(case, copies=several or anew, told=told))
+        words = dict(
+            producer_words(case, copies=several or endless, apart=several or not shared, told=told)
+        )
         if self._numbered:
             every = (f"{kind}={self.start.size}" for kind in ("threads", "processes"))
             words = {one: words.get(one) for one in every}
         for one, advice in words.items():
-            # Each of several processes reads all of what threads share, or read until it ends.
-            copied = one.startswith("processes=") and one != "processes=1"
-            copied = copied and not (anew or self._numbered or (self._is_endless and not shared))
-            yield one, advice, SAME_RECORDS if copied else WORDS[: WORDS.index(UNKNOWN)]
+            # Each of several that a single one was, and of processes that were threads, may read
+            # all records: only their comparison shows that they share them out, as a server does.
+            copied = one not in SINGLE and not (several and one.startswith("threads="))
+            whole = copied and not apart
+            yield one, advice, SAME_RECORDS if whole else WORDS[: WORDS.index(UNKNOWN)]
 
     def seed(self, case: PatchCase, words: str) -> str:
         """Return the option of the seed of a runner in place of them."""

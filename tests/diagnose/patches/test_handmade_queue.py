@@ -49,7 +49,7 @@ def queue_script(folder: Path, text: str, start: str = "start()") -> Script:
 @pytest.mark.parametrize(
     ("made", "argument", "words"),
     [
-        ("Thread(target=fill, args=(1,), daemon=True).start()", "1", ""),
+        ("Thread(target=fill, args=(1,), daemon=True).start()", "1", "processes=2"),
         (
             "for i in range(3):\n    Thread(target=fill, args=(1 + i,)).start()",
             "1 + worker.index",
@@ -69,13 +69,13 @@ def test_a_queue_that_threads_fill_becomes_a_runner(
     script = queue_script(tmp_path, QUEUE.format(made=made))
     found = script.patched(HandmadeQueue())
     assert "Queue(4)" not in found and "from fastfeed import FeedRunner\n" in found
-    assert found.endswith(FILLED.format(argument=argument, words=words or "processes=1"))
+    assert found.endswith(FILLED.format(argument=argument, words=words or "processes=2"))
 
 
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        ("Thread(target=fill, args=(1,)).start()", ["threads=1", "processes=1"]),
+        ("Thread(target=fill, args=(1,)).start()", ["threads=1", "processes=2", "processes=1"]),
         (
             "for i in range(3):\n    Thread(target=fill, args=(1,)).start()",
             ["threads=2", "processes=2", "threads=1", "processes=1"],
@@ -123,30 +123,32 @@ while running():
 
 
 @pytest.mark.parametrize(
-    ("loop", "draw", "count"),
+    ("loop", "draw", "words"),
     [
-        ("", "at = np.random.randint(9)", 2),
-        ("", "at = self.rng.choice(9)", 2),
-        ("for _ in range(9): ", "at = np.random.randint(9)", 1),  # such as those of an epoch
-        ("", "at = ndimage.rotate(np.random.randint(9), 3)", 2),
-        ("", "self.at = at = (self.at + 1) % 9", 1),
-        ("", "order = self.order; at = order.pop()", 1),
-        ("", "at, *_ = itertools.islice(self.order, 3)", 1),
-        ("", "at = self.video.read()", 1),
-        ("", "at = mnist.next_batch(9)", 1),
-        ("", "at = rows(1)", 1),
-        ("", "at = self.step(1)", 1),
-        ("", "at = next(self.order)", 1),
-        ("", "np.random.shuffle(self.order); at = self.order[0]", 1),
-        ("", "global last; last = at = last + 1", 1),
+        ("", "at = np.random.randint(9)", 3),
+        ("", "at = self.rng.choice(9)", 3),
+        ("for _ in range(9): ", "at = np.random.randint(9)", 2),  # such as those of an epoch
+        ("", "at = ndimage.rotate(np.random.randint(9), 3)", 3),
+        ("", "self.at = at = (self.at + 1) % 9", 2),
+        ("", "order = self.order; at = order.pop()", 2),
+        ("", "at, *_ = itertools.islice(self.order, 3)", 2),
+        ("", "at = self.video.read()", 2),
+        ("", "at = mnist.next_batch(9)", 2),
+        ("", "at = rows(1)", 2),
+        ("", "at = self.step(1)", 2),
+        ("", "at = next(self.order)", 2),
+        ("", "np.random.shuffle(self.order); at = self.order[0]", 2),
+        ("", "global last; last = at = last + 1", 2),
     ],
 )
-def test_one_thread_that_reads_records_in_turn_becomes_one_process(
-    tmp_path: Path, loop: str, draw: str, count: int
+def test_processes_in_place_of_one_thread_must_show_its_records_if_it_reads_them_in_turn(
+    tmp_path: Path, loop: str, draw: str, words: int
 ) -> None:
-    """Each of two would read them all: an epoch would miss records and repeat others."""
+    """Each of two may read them all: an epoch would miss records and repeat others."""
     script = queue_script(tmp_path, DRAWN.format(loop=loop, draw=draw))
-    assert f"worker: fill(Rows()), processes={count})" in script.patched(HandmadeQueue())
+    found = {one.title: one.allows for one in script.proposals(HandmadeQueue())}
+    assert found["FeedRunner(fill, processes=2) in place of the queue"] == WORDS[:words]
+    assert found["FeedRunner(fill, processes=1) in place of the queue"] == WORDS[:3]
 
 
 @pytest.mark.parametrize("endless", [True, False])

@@ -39,7 +39,7 @@ from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.reorder import MAX_EARLY, BoundedBuffer, ProducedBatch
 from fastfeed.source import CallableSource, Source
 from fastfeed.source.base import close_left
-from fastfeed.source.reused_memory import ReusedMemory, refuse_changed, sample_of
+from fastfeed.source.reused_memory import BatchWait, ReusedMemory, refuse_changed, sample_of
 
 
 class ProducerThread(NamedTuple):
@@ -180,7 +180,7 @@ class ThreadProducers:
         produced = self._buffer.take(timeout_s)
         if produced is not None and produced.batch is not None and produced.sample:
             refuse_changed(produced.batch, produced.sample, place=produced.place)
-        return produced
+        return produced._replace(wait=None) if produced is not None and produced.wait else produced
 
     @property
     def ready(self) -> bool:
@@ -296,6 +296,7 @@ class ThreadOutlet(Outlet):
         self._buffer = buffer
         self._memory = ReusedMemory()
         self._sample = 0  # of the batch that is put next
+        self._wait: BatchWait | None = None  # of it, if it is remembered
         self.retired = False  # True if the producer is to leave after its present batch
 
     def admit(self, position: int) -> bool:
@@ -328,12 +329,15 @@ class ThreadOutlet(Outlet):
 
     def look(self, batch: Batch, place: str) -> None:
         """Raise SpecError for a batch in the memory of an earlier one: batches are not copied."""
-        self._memory.refuse(batch.leaves, place, waiting=self._buffer.room_for(batch.nbytes))
+        self._wait = self._memory.refuse(
+            batch.leaves, place, waiting=self._buffer.room_for(batch.nbytes)
+        )
         self._sample = sample_of(batch)
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Put a batch into the buffer. Return False if no other is wanted."""
-        if self._sample:
-            produced, self._sample = produced._replace(sample=self._sample), 0
+        if self._sample or self._wait:
+            produced = produced._replace(sample=self._sample, wait=self._wait)
+            self._sample, self._wait = 0, None
         put = self._buffer.put(produced, key, row=self.row, epoch=self.position)
         return put and not self.retired

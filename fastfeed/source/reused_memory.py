@@ -21,8 +21,14 @@ Place = tuple[int, tuple[int, ...], tuple[int, ...]]  # address, shape and strid
 LARGEST_NBYTES = 1 << 24  # of what is read of an array: its checksum takes 5 ms
 SAMPLE_ROWS = 8  # of a batch, that its sample has, at most
 NBYTES = operator.attrgetter("nbytes")
-# Batches after which a source fills an array again: as many as are looked at, at least and at most.
-RING, MOST_RING = 8, 256
+RING = 8  # batches after which a source may not fill an array again that anything still has
+MOST_RING = 256  # batches that are compared with one before them, at most
+
+
+class BatchWait:
+    """Lives for as long as a batch waits for the loop."""
+
+    __slots__ = ("__weakref__",)
 
 
 class ReusedMemory:
@@ -34,18 +40,23 @@ class ReusedMemory:
         self._lasts = lasts or _owner_of
         self._ring = RING
         self._number, self._next = 0, 1  # of batches, and of that which is remembered next
+        self._since, self._wait = 0, weakref.ref(BatchWait())  # of that which is remembered
         # what owns the memory, and a checksum
         self._seen: dict[Place, tuple[weakref.ref[Array], int]] = {}
 
-    def refuse(self, leaves: Iterable[Any], place: str, *, waiting: int = 0) -> None:
+    def refuse(self, leaves: Iterable[Any], place: str, *, waiting: int = 0) -> BatchWait | None:
         """Raise SpecError for an array in the memory of an earlier one that is still there, with
-        other values. `waiting`: batches of this producer that may wait, beside one that is used and
-        one that is made."""
+        other values: of one of the last RING batches, and of as many as may be `waiting` of one
+        that does: the loop may give back an array that it has had.
+
+        Return what has to live for as long as this batch waits; None if it is not remembered.
+        """
         self._ring = min(max(RING, waiting + 2), MOST_RING)
         self._number += 1
         pairs = [(one, array_of(one)) for one in leaves] if self._looks else []
         known = [(one, array) for one, array in pairs if array is not None]
-        for _, array in known if self._seen else ():
+        refused = self._number - self._since <= RING or self._wait() is not None
+        for _, array in known if self._seen and refused else ():
             owner, checksum = self._seen.pop(_place(array), (None, 0))
             if owner is not None and owner() is not None and _checksum(array) != checksum:
                 raise SpecError(
@@ -55,17 +66,22 @@ class ReusedMemory:
                     "such as array.copy(), or use processes=, which copy"
                 )
         if self._number == self._next:
-            self._next *= 2
+            # in no step with how the buffer fills and drains, whose size is a power of two
+            self._next += self._next // 2 + 1
             self._seen = {
                 _place(array): (self._lasts(one), _checksum(array)) for one, array in known
             }
-        elif not self._looks:
+            wait = BatchWait()
+            self._since, self._wait = self._number, weakref.ref(wait)
+            return wait
+        if not self._looks:
             self._seen = {}
+        return None
 
     @property
     def _looks(self) -> bool:
         """True if a batch is compared or remembered."""
-        return self._number == self._next or self._number <= self._next // 2 + self._ring
+        return self._number == self._next or self._number <= self._since + self._ring
 
 
 def arrays_in(value: Any, seen: set[int] | None = None) -> Iterator[Any]:

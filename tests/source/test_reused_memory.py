@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -48,22 +49,46 @@ def test_a_source_that_fills_an_array_again_is_refused_in_threads(ring: int, vie
         assert [int(x[0, 0]) for x, _ in runner] == list(range(COUNT))
 
 
-@pytest.mark.parametrize(("ring", "refused"), [(20, True), (34, True), (40, False)])
-def test_as_many_arrays_as_batches_may_wait_are_too_few(ring: int, refused: bool) -> None:
-    """Beside one that the loop has, and one that is made."""
+@pytest.mark.parametrize(
+    ("ring", "waiting", "refused"), [(12, 32, True), (32, 32, True), (12, 10, False)]
+)
+def test_an_array_of_a_batch_that_still_waits_is_refused(
+    ring: int, waiting: int, refused: bool
+) -> None:
+    memory, waits = ReusedMemory(), deque[Any](maxlen=waiting)
     arrays = [np.empty((4, 3)) for _ in range(ring)]
+
+    def fill() -> None:
+        for number in range(200):
+            array = arrays[number % ring]
+            array[:] = number
+            waits.append(memory.refuse([array], "a batch", waiting=waiting))
+
+    if refused:
+        with pytest.raises(SpecError, match="an earlier batch"):
+            fill()
+    else:
+        fill()
+
+
+def test_arrays_that_come_back_from_the_loop_are_filled_again() -> None:
+    """A pool as small as what may wait is large enough if the loop gives its arrays back."""
+    pool: queue.Queue[Any] = queue.Queue()
+    for _ in range(12):
+        pool.put(np.empty((4, 3)))
 
     def batches() -> Iterator[Any]:
         for number in range(200):
-            arrays[number % ring][:] = number
-            yield arrays[number % ring]
+            array = pool.get(timeout=30)
+            array[:] = number
+            yield array
 
-    with FeedRunner(batches, prefetch=32) as runner:
-        if refused:
-            with pytest.raises(SpecError, match="an earlier batch"):
-                list(runner)
-        else:
-            assert [int(x[0, 0]) for x in runner] == list(range(200))
+    found = []
+    with FeedRunner(batches, prefetch=10) as runner:
+        for x in runner:
+            found.append(int(x[0, 0]))
+            pool.put(x)
+    assert found == list(range(200))
 
 
 def test_a_transform_that_fills_an_array_again_is_refused() -> None:

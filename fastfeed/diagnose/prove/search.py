@@ -165,9 +165,10 @@ class Search:
             raise
 
     def _keep_best(self) -> None:
-        """Keep the best of those that gain on the present base, if there are any."""
+        """Keep the best of those that gain on the present base, if there are any; one that ran only
+        once beside it comes last."""
         gained = [one for one in self.candidates if one.gains and one.same is not UNCOMPARED]
-        for one in sorted(gained, key=lambda one: -_best(one))[:1]:
+        for one in sorted(gained, key=lambda one: (len(one.paces) < 2, -_best(one)))[:1]:
             self._keep(one)
 
     def _leave(self, why: str, *, promising: str = "") -> None:

@@ -337,7 +337,8 @@ class Dispatcher(ServingThread):
             return allowance
 
     def _next(self) -> WorkItem | None:
-        while not self._read and not self._stopping:
+        # behind an error the generator would only end, as if there were no more
+        while not (self._read or self._stopping) and self._error is None:
             item: WorkItem | None = None
             over, self.reading, start = False, True, time.perf_counter()
             try:

@@ -24,7 +24,8 @@ from fastfeed.producers.process.ship import unpack
 from fastfeed.producers.process.work_socket import INLINE_NBYTES, REPLY, REQUEST
 from fastfeed.producers.reorder import END_OF_EPOCH, ReorderBuffer
 from fastfeed.source import source_from
-from tests.helpers.feeds import LONG_S, Broken, Readable
+from tests.helpers.dying import until
+from tests.helpers.feeds import LONG_S, Broken, Readable, broken_after
 
 
 class Trainer:
@@ -107,6 +108,22 @@ def trainers() -> Iterator[Any]:
     yield make
     for trainer in made:
         trainer.close()
+
+
+def test_a_source_that_fails_has_no_end_for_the_next_worker_that_asks(trainers: Any) -> None:
+    """Its iterator has none left behind the error."""
+    trainer, ends = trainers(Readable(broken_after(0))), []
+    trainer.order.end = lambda: ends.append("an end")
+    workers = [0, 1]
+    for worker in workers:  # the dispatcher finds both requests at once
+        trainer.sockets[worker] = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        trainer.has[worker] = {}
+        trainer.ask(worker)
+    with trainer.lock:
+        for worker in workers:
+            trainer.dispatcher.attach(worker, trainer.sockets[worker][0])
+    until(lambda: trainer.order.failure, "the failure")
+    assert isinstance(trainer.order.failure.error.__cause__, Broken) and not ends
 
 
 @pytest.mark.slow

@@ -294,7 +294,7 @@ class ThreadOutlet(Outlet):
     def __init__(self, buffer: BoundedBuffer, permit: EpochPermit) -> None:
         super().__init__(ordered=buffer.ordered, admit=permit.admit)
         self._buffer = buffer
-        self._memory = ReusedMemory()
+        self._memory = ReusedMemory(room=buffer.room_for)
         self._sample = 0  # of the batch that is put next
         self._wait: BatchWait | None = None  # of it, if it is remembered
         self.retired = False  # True if the producer is to leave after its present batch
@@ -329,9 +329,7 @@ class ThreadOutlet(Outlet):
 
     def look(self, batch: Batch, place: str) -> None:
         """Raise SpecError for a batch in the memory of an earlier one: batches are not copied."""
-        self._wait = self._memory.refuse(
-            batch.leaves, place, waiting=self._buffer.room_for(batch.nbytes)
-        )
+        self._wait = self._memory.refuse(batch.leaves, place)
         self._sample = sample_of(batch)
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:

@@ -35,28 +35,32 @@ class ReusedMemory:
     """The arrays of some batches of one producer: some are compared with those after them, the less
     often the more there were."""
 
-    def __init__(self, lasts: Callable[[Array], weakref.ref[Array]] | None = None) -> None:
-        """`lasts` returns what lives for as long as anybody uses an array; None: its memory."""
-        self._lasts = lasts or _owner_of
+    def __init__(
+        self,
+        lasts: Callable[[Array], weakref.ref[Array]] | None = None,
+        *,
+        room: Callable[[int], int] = lambda nbytes: 0,
+    ) -> None:
+        """`lasts` returns what lives for as long as anybody uses an array; None: its memory.
+        `room` returns how many batches of so many bytes may wait."""
+        self._lasts, self._room = lasts or _owner_of, room
         self._ring = RING
         self._number, self._next = 0, 1  # of batches, and of that which is remembered next
         self._since, self._wait = 0, weakref.ref(BatchWait())  # of that which is remembered
         # what owns the memory, and a checksum
         self._seen: dict[Place, tuple[weakref.ref[Array], int]] = {}
 
-    def refuse(self, leaves: Iterable[Any], place: str, *, waiting: int = 0) -> BatchWait | None:
+    def refuse(self, leaves: Iterable[Any], place: str) -> BatchWait | None:
         """Raise SpecError for an array in the memory of an earlier one that is still there, with
-        other values: of one of the last RING batches, and of as many as may be `waiting` of one
-        that does: the loop may give back an array that it has had.
+        other values: of one of the last RING batches, and of as many as may wait of one that
+        does: the loop may give back an array that it has had.
 
         Return what has to live for as long as this batch waits; None if it is not remembered.
         """
-        self._ring = min(max(RING, waiting + 2), MOST_RING)
         self._number += 1
         pairs = [(one, array_of(one)) for one in leaves] if self._looks else []
         known = [(one, array) for one, array in pairs if array is not None]
-        refused = self._number - self._since <= RING or self._wait() is not None
-        for _, array in known if self._seen and refused else ():
+        for _, array in known if self._seen and self._refuses else ():
             owner, checksum = self._seen.pop(_place(array), (None, 0))
             if owner is not None and owner() is not None and _checksum(array) != checksum:
                 raise SpecError(
@@ -71,12 +75,17 @@ class ReusedMemory:
             self._seen = {
                 _place(array): (self._lasts(one), _checksum(array)) for one, array in known
             }
-            wait = BatchWait()
+            room = self._room(sum(array.nbytes for _, array in known))
+            self._ring, wait = min(max(RING, room + 2), MOST_RING), BatchWait()
             self._since, self._wait = self._number, weakref.ref(wait)
             return wait
         if not self._looks:
             self._seen = {}
         return None
+
+    @property
+    def _refuses(self) -> bool:
+        return self._number - self._since <= RING or self._wait() is not None
 
     @property
     def _looks(self) -> bool:

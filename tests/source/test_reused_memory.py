@@ -55,14 +55,14 @@ def test_a_source_that_fills_an_array_again_is_refused_in_threads(ring: int, vie
 def test_an_array_of_a_batch_that_still_waits_is_refused(
     ring: int, waiting: int, refused: bool
 ) -> None:
-    memory, waits = ReusedMemory(), deque[Any](maxlen=waiting)
+    memory, waits = ReusedMemory(room=lambda nbytes: waiting), deque[Any](maxlen=waiting)
     arrays = [np.empty((4, 3)) for _ in range(ring)]
 
     def fill() -> None:
         for number in range(200):
             array = arrays[number % ring]
             array[:] = number
-            waits.append(memory.refuse([array], "a batch", waiting=waiting))
+            waits.append(memory.refuse([array], "a batch"))
 
     if refused:
         with pytest.raises(SpecError, match="an earlier batch"):

@@ -70,7 +70,7 @@ class ReusedMemory:
                     "such as array.copy(), or use processes=, which copy"
                 )
         if self._number == self._next:
-            # in no step with how the buffer fills and drains, whose size is a power of two
+            # by no power of two: the buffer may fill and drain in step with these
             self._next += self._next // 2 + 1
             self._seen = {
                 _place(array): (self._lasts(one), _checksum(array)) for one, array in known

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fastfeed.diagnose.patches.names import OWNER, last_of, own, path_of, read, read_first
-from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal
+from fastfeed.diagnose.patches.proposal import ALONE, COMPARED, RUNNER, PatchCase, Proposal
 from fastfeed.diagnose.patches.session_graph import (
     Pair,
     argument,
@@ -45,7 +45,8 @@ class FedQueue:
         run = fed.put.value
         assert isinstance(run, ast.Call)
         shown = shown_as_fed(fed.file, run, keys=(key for key, _ in fed.pairs))
-        for words, advice, allows in fed.filling.options(case, put=fed.put, besides=fed.gone):
+        imports = case.runner_import(fed.file, *more)
+        for words, advice, whole in fed.filling.options(case, besides=fed.gone):
             edits = fed.edits(words + fed.filling.seed(case, words))
             if edits:
                 title = (
@@ -53,12 +54,13 @@ class FedQueue:
                 )
                 yield Proposal(
                     title,
-                    (*case.runner_import(fed.file, *more), *edits),
+                    (*imports, *edits),
                     advice,
                     shows_before=shown,
                     makes=True,
                     reorders=bool(more or fed.filling.start.size),
-                    allows=allows,
+                    allows=COMPARED,
+                    single=(*imports, *fed.edits(ALONE)) if whole else None,
                 )
 
 

@@ -8,7 +8,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fastfeed.diagnose.patches.names import SCOPES, own, path_of
-from fastfeed.diagnose.patches.proposal import RUNNER, PatchCase, Proposal, fresh, imported_by
+from fastfeed.diagnose.patches.proposal import (
+    ALONE,
+    COMPARED,
+    RUNNER,
+    PatchCase,
+    Proposal,
+    fresh,
+    imported_by,
+)
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.patches.started_workers import WORKERS, Filling, fillings_of
 
@@ -30,15 +38,16 @@ class HandmadeQueue:
         (filled,) = found
         file, name = filled.filling.file, filled.filling.name
         sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
-        put = _queue_in(filled.put, "put")
-        for words, advice, allows in filled.filling.options(case, put=filled.put, besides={put}):
+        put, imports = _queue_in(filled.put, "put"), case.runner_import(file)
+        for words, advice, whole in filled.filling.options(case, besides={put}):
             seed, forms = filled.filling.seed(case, words), []
             for sink in (*sinks, ""):
                 edits = filled.edits(words + seed, sink)
                 if edits:
                     title = f"{RUNNER}({name}, {words}){sink} in place of the queue"
-                    edits = (*case.runner_import(file), *edits)
-                    forms.append(Proposal(title, edits, advice, makes=True, allows=allows))
+                    one = Proposal(title, (*imports, *edits), advice, makes=True, allows=COMPARED)
+                    single = (*imports, *filled.edits(ALONE, sink)) if whole else None
+                    forms.append(replace(one, single=single))
             if forms:
                 yield replace(forms[0], instead=tuple(forms[1:]))
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Collection, Iterable, Iterator, Set
-from pathlib import Path
-
-import numpy as np
+from collections.abc import Iterable, Iterator, Set
 
 from fastfeed.diagnose.patches.source_file import SourceFile, called
 from fastfeed.diagnose.proof import SEEDED_KINDS, SEEDERS
@@ -32,12 +29,6 @@ LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log"}  
 TAKE_OUT = ("pop", "popleft", "popitem", "get_nowait", "readline", "__next__")
 FileFunction = tuple[SourceFile, ast.FunctionDef]
 TAKING = ("next", "islice")  # functions that take from their first argument
-# Methods whose value is a draw, or depends only on what their object holds.
-VALUE_METHODS = {
-    name
-    for kind in (*(np.ndarray, np.random.Generator, np.random.RandomState), *(list, dict, str))
-    for name in dir(kind)
-}
 OWNER = "self"  # what its methods change is unknown; a run shows it
 
 
@@ -197,57 +188,6 @@ def kept_by(
     found = changed(loop.body, made=made, but=but) | advanced(loop.body)
     kept = {one for one in found if one.partition(".")[0] not in made | modules}
     return kept | written & (needed - target)
-
-
-def makes_anew(
-    file: SourceFile, given: ast.AST, *, files: Collection[SourceFile], besides: Set[str]
-) -> bool:
-    """Return True if `given`, a yield or what fills a queue, is right in a loop without an end
-    whose turns leave nothing to each other but `besides`, not by the functions of `files` that
-    they call either: then several that run it make what one does. A loop between the two, as one
-    over the records of an epoch, would begin in each of them."""
-    around = (one for one in file.ancestors(given) if isinstance(one, (*LOOPS, ast.While)))
-    loop = next(around, None)
-    if not isinstance(loop, ast.While) or not _has_no_end(loop) or isinstance(given, ast.YieldFrom):
-        return False
-    kept = kept_by(loop, modules=file.modules, but=set(ast.walk(given)))
-    put = getattr(given, "value", given)
-    kept |= _asked(file, (one for one in below(loop.body) if one is not put), files=files)
-    for made_in, one in reached(files, loop.body):
-        kept |= changed_outside(one, modules=made_in.modules) | _advanced_outside(one)
-        kept |= _asked(made_in, below(one.body), files=files)
-        kept |= {name for part in own(one) if isinstance(part, SHARED_NAMES) for name in part.names}
-    return kept <= besides
-
-
-def _advanced_outside(function: ast.FunctionDef) -> set[str]:
-    """Return the names that a function takes from and does not make itself."""
-    others = dict(_other_names(function))
-    made = set(bound(function.body)) - others.keys()
-    return {others.get(one, one) for one in advanced(function.body)} - made
-
-
-def _asked(
-    file: SourceFile, nodes: Iterable[ast.AST], *, files: Collection[SourceFile]
-) -> set[str]:
-    """Return the names of objects, but for those that these nodes make, whose methods may give
-    another value with each call: neither the script nor arrays, random generators and containers
-    have a method of this name."""
-    nodes = list(nodes)
-    own_names = {
-        one.name for each in files for one in ast.walk(each.tree) if isinstance(one, SCOPES[:1])
-    }
-    own_files = {Path(one.name).stem for one in files}
-    imports = (one for one in ast.walk(file.tree) if isinstance(one, ast.ImportFrom))
-    others = (one for one in imports if (one.module or "").partition(".")[0] not in own_files)
-    known = {name.asname or name.name for one in others for name in one.names} | file.modules
-    assigned = [one for one in nodes if isinstance(one, ast.Assign)]
-    same = {path_of(part) for one in assigned if path_of(one.value) for part in one.targets}
-    known |= set(bound(nodes)) - same
-    calls = (one.func for one in nodes if isinstance(one, ast.Call))
-    methods = [one for one in calls if isinstance(one, ast.Attribute)]
-    asked = (path_of(one.value) for one in methods if one.attr not in VALUE_METHODS | own_names)
-    return {one for one in asked if one.partition(".")[0] not in known | {""}}
 
 
 def is_endless(function: ast.FunctionDef) -> bool:

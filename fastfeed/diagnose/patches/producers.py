@@ -11,9 +11,7 @@ from fastfeed.diagnose.patches.names import (
     bound,
     functions_of,
     last_of,
-    makes_anew,
     only_seeds,
-    own,
     path_of,
 )
 from fastfeed.diagnose.patches.proposal import PatchCase, Proposal, producers_ahead, top_of
@@ -59,8 +57,8 @@ def _other_counts(case: PatchCase, file: SourceFile, *, call: ast.Call) -> Itera
         if call.args
         else next((one.value for one in call.keywords if one.arg == "source"), None)
     )
-    if one and source is not None and _reads_in_turn(case, file, source=source):
-        return
+    whole = one and source is not None and _has_streams(case, file, source=source)
+    here = (file.with_keyword(call, "processes", value="0"),) * (now.get("processes") == 1)
     for kind, count, advice in producers_ahead(case):
         # unless advised, "auto" stays, and so do the threads of a worker process
         stays = AUTO in now.values() or (kind == "threads" and now.get("processes") != 0)
@@ -69,29 +67,22 @@ def _other_counts(case: PatchCase, file: SourceFile, *, call: ast.Call) -> Itera
         edits = [file.with_keyword(call, kind, value=str(count))]
         if kind == "processes":  # threads are then those of each process
             edits += [file.with_keyword(call, "threads", value="1")] * ("threads" in written)
-        yield Proposal(f"{kind}={count}", tuple(edits), advice, makes=True)
+        yield Proposal(
+            f"{kind}={count}", tuple(edits), advice, makes=True, single=here if whole else None
+        )
 
 
-def _reads_in_turn(case: PatchCase, file: SourceFile, *, source: ast.expr) -> bool:
-    """Return True for a callable of the script that gives a stream, if this keeps something from
-    one batch to the next: each of several producers would do so for itself, and read all records.
-    One that takes a `worker` is asked for its share."""
+def _has_streams(case: PatchCase, file: SourceFile, *, source: ast.expr) -> bool:
+    """Return True for what may be a callable, which gives each producer a stream. One that takes a
+    `worker` is asked for its share."""
     if isinstance(source, ast.Call) and called(source) == "partial" and source.args:
         source = source.args[0]
     if isinstance(source, ast.Call):
         return False  # several share what it returns
-    files = case.files.values() if isinstance(source, (ast.Name, ast.Lambda)) else [file]
-    found = [(one, function) for one in files for function in functions_of(one, source)]
-    makers = [one.args for _, one in found]
+    makers = [one.args for each in case.files.values() for one in functions_of(each, source)]
     makers += [source.args] if isinstance(source, ast.Lambda) else []
     names = {one.arg for maker in makers for one in ast.walk(maker) if isinstance(one, ast.arg)}
-    if not makers or "worker" in names:
-        return False
-    nodes = [(one, node) for one, made in found for part in made.body for node in own(part)]
-    yields = [one for one in nodes if isinstance(one[1], (ast.Yield, ast.YieldFrom))]
-    every = case.files.values()
-    anew = (makes_anew(one, node, files=every, besides=set()) for one, node in yields)
-    return not yields or not all(anew)
+    return "worker" not in names
 
 
 class StartedProducers:

@@ -20,6 +20,7 @@ from fastfeed.diagnose.proof import SAME, UNKNOWN, WORDS
 RUNNER = "FeedRunner"
 # Of a change that runs the same code in the same order: equal seeds must give equal batches.
 ALIKE = (SAME, UNKNOWN)
+COMPARED = WORDS[: WORDS.index(UNKNOWN)]  # of a change whose batches must be seen
 ALONE = "threads=1"  # options of a runner that does so, ahead of the step
 # Calls in a run's copy of the script; see ticks.py.
 SHOWING = "__import__('fastfeed.diagnose.prove.ticks', fromlist=['*']).{}"
@@ -39,8 +40,10 @@ class Proposal:
     not. `allows`: what its batches may be, of WORDS.
     `freezes`: what random numbers decide would be the same in each epoch. `alone`: edits of the
     same change with one producer. Several of them may make other batches than the script does, but
-    the same as this one: then no batch depends on those that were made before it. `shares`: these
-    producers are threads, which share the random generators of the process.
+    the same as this one: then no batch depends on those that were made before it. `single`: edits
+    of the same change with one thread, where each of its producers has a whole stream. Unless they
+    share out its records, the batches of this thread may depend on none of those before. `shares`:
+    these producers are threads, which share the random generators of the process.
     """
 
     title: str
@@ -56,6 +59,7 @@ class Proposal:
     allows: tuple[str, ...] = WORDS[:-1]
     freezes: bool = False
     alone: tuple[Edit, ...] = ()
+    single: tuple[Edit, ...] | None = None
     shares: bool = False
 
 

@@ -16,7 +16,6 @@ from fastfeed.diagnose.patches.names import (
     changed_outside,
     functions_of,
     is_endless,
-    makes_anew,
     only_seeds,
     own,
     path_of,
@@ -24,7 +23,6 @@ from fastfeed.diagnose.patches.names import (
 )
 from fastfeed.diagnose.patches.proposal import ALONE, PatchCase
 from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called, edited
-from fastfeed.diagnose.proof import SAME_RECORDS, UNKNOWN, WORDS
 
 WORKERS = ("Thread", "Process")
 SINGLE = (ALONE, "processes=1")
@@ -65,16 +63,15 @@ class Filling(NamedTuple):
         return path_of(self.given[path]) if path in self.given else path
 
     def options(
-        self, case: PatchCase, *, put: ast.stmt, besides: Set[str]
-    ) -> Iterator[tuple[str, Recommendation | None, tuple[str, ...]]]:
-        """Yield the options of producers, the advice that names them, and what their batches may
-        be; `put`: what fills the queue; `besides`: what the function changes for it, which
-        goes."""
+        self, case: PatchCase, *, besides: Set[str]
+    ) -> Iterator[tuple[str, Recommendation | None, bool]]:
+        """Yield the options of producers, the advice that names them, and True if the batches of
+        one thread may not depend on those before; `besides`: what the function changes for the
+        queue, which goes."""
         several = bool(self.start.size)  # which share what they change by now
         shared = changed_outside(self.function, modules=self.file.modules) - besides
         endless = self._is_endless
-        apart = makes_anew(self.file, put, files=case.files.values(), besides=besides)
-        apart = apart or self._numbered or (several and endless and not shared)
+        apart = self._numbered or (several and endless and not shared)
         told = case.is_told(self.file, by=self.function, besides=besides)
         words = dict(
             producer_words(case, copies=several or endless, apart=several or not shared, told=told)
@@ -84,10 +81,9 @@ class Filling(NamedTuple):
             words = {one: words.get(one) for one in every}
         for one, advice in words.items():
             # Each of several that a single one was, and of processes that were threads, may read
-            # all records: only their comparison shows that they share them out, as a server does.
+            # all records, unless they share them out, as a server does.
             copied = one not in SINGLE and not (several and one.startswith("threads="))
-            whole = copied and not apart
-            yield one, advice, SAME_RECORDS if whole else WORDS[: WORDS.index(UNKNOWN)]
+            yield one, advice, copied and not apart
 
     def seed(self, case: PatchCase, words: str) -> str:
         """Return the option of the seed of a runner in place of them."""

@@ -16,6 +16,7 @@ from fastfeed.diagnose.proof import (
     OTHER_DRAWS,
     OTHER_ORDER,
     SAME,
+    SAME_RECORDS,
     UNKNOWN,
     WORDS,
     Tried,
@@ -29,7 +30,7 @@ from fastfeed.diagnose.prove.digests import (
 )
 from fastfeed.diagnose.prove.gains import Gain, Pace, comparable, gain_of, spread_of
 from fastfeed.diagnose.prove.trial import Result, Trials
-from fastfeed.diagnose.prove.trial_run import BATCHES, REORDERED, RESEEDED
+from fastfeed.diagnose.prove.trial_run import BATCHES, LONE, REORDERED, RESEEDED
 from fastfeed.errors import StateError
 
 LEAST_GAIN = 1.02  # a smaller one is not worth a change of the script
@@ -47,6 +48,9 @@ DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
 UNCOMPARED = Sameness("")
 NO_DIGESTS = "the run for the checksums of its batches failed"
 SHARED = "its batches depend on the number of producers: they come from a state or from no seed"
+DEPENDENT = (
+    "its stream keeps something from one batch to the next, and each producer would have its own"
+)
 SHARING = "its threads would share the random generators that its batches draw from"
 BROKEN_OFF = "the proof was interrupted"
 NOT_CONFIRMED = "no time was left to compare its batches, or to run it again: give more --budget"
@@ -374,8 +378,19 @@ class Search:
             found = compared(alone, after) if alone is not None else UNCOMPARED
             one.why = "" if found.word == SAME else f"{SHARED}: {found.text}"
             one.why = one.why if alone is not None else NO_DIGESTS
+        if what.single is not None and same.word not in SAME_RECORDS and not one.why:
+            one.why = self._kept_by_stream((*self.edits, *what.single, *shows))
         one.same = same
         return not one.why
+
+    def _kept_by_stream(self, edits: tuple[Edit, ...]) -> str:
+        """Return why several producers may not have a stream each, "" if they may: a batch of it is
+        another one without those before it."""
+        before, lone = self._digests(edits), self._digests(edits, purpose=LONE)
+        if before is None or lone is None:
+            return NO_DIGESTS
+        found = compared(before, lone)
+        return "" if found.word == SAME else f"{DEPENDENT}: {found.text}"
 
     def _of_base(self, what: Proposal) -> tuple[Edit, ...]:
         """Return the edits of a base that shows its batches as a change of it does."""

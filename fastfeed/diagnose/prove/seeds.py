@@ -33,14 +33,12 @@ def set_seeds(log: HookLog, *, shift: int = 0) -> None:
     random.seed(shift)
     random.seed = seeds.wrapped(random.seed)
 
-    class Random(random.Random):
-        """Generator of the standard library."""
+    original = random.Random.seed
 
-        def seed(self, a: Any = None, version: int = 2) -> None:
-            """Seed with another number."""
-            super().seed(seeds.other(a), version)
+    def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+        original(self, seeds.other(a), version)
 
-    random.Random = Random  # type: ignore[misc]
+    random.Random.seed = seed  # type: ignore[method-assign]
     hooks = ImportHooks(log, ())
     for module in SEEDERS:
         hooks.add(module, seeds.install)

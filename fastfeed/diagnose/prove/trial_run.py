@@ -18,6 +18,7 @@ from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.prove.batch_log import BatchLog, watch_batches
 from fastfeed.diagnose.prove.call_sites import CallSites
 from fastfeed.diagnose.prove.digests import Digests
+from fastfeed.diagnose.prove.lone_batches import install_lone_batches
 from fastfeed.diagnose.prove.own_files import Bounds, OwnFiles
 from fastfeed.diagnose.prove.seeds import SHIFT, set_seeds
 from fastfeed.diagnose.prove.short_epochs import ShortEpochs
@@ -34,6 +35,7 @@ from fastfeed.steps.timeline import Loop, Timeline
 DIAGNOSE, RATE = "diagnose", "rate"  # what a run is for
 # The batches of the script; with other random numbers; and with another order, too.
 BATCHES, RESEEDED, REORDERED = "batches", "reseeded", "reordered"
+LONE = "lone"  # each made without those before it
 SEEN = ("exact", "modelled")  # kinds of waits that are known
 EVIDENCE, CALLS, RESULT = "evidence.json.gz", "calls.json", "run.json"  # files that it writes
 EDITABLE = "__editable__"  # begin of the names of finders that setuptools installs
@@ -52,7 +54,7 @@ def main() -> None:
     turns = purpose == DIAGNOSE and not CAN_TRACE_LINES
     sites, script = CallSites(), Script(words, turns=turns)
     log = HookLog(Timeline())
-    if purpose in (BATCHES, RESEEDED, REORDERED):
+    if purpose in (BATCHES, RESEEDED, REORDERED, LONE):
         log = BatchLog(settings["most_batches"])
     if purpose == DIAGNOSE:
         collector = EvidenceCollector()
@@ -66,7 +68,9 @@ def main() -> None:
         collector = _Hooks()
     if isinstance(log, BatchLog):
         watch_batches(log)
-        set_seeds(log, shift=0 if purpose == BATCHES else SHIFT)
+        set_seeds(log, shift=0 if purpose in (BATCHES, LONE) else SHIFT)
+        if purpose == LONE:
+            install_lone_batches(log)
         if settings["epoch"]:
             log.short = ShortEpochs(settings["epoch"], reordered=purpose == REORDERED)
             log.short.install(log)

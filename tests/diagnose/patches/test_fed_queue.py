@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastfeed.diagnose.patches.fed_queue import FedQueue
-from fastfeed.diagnose.proof import WORDS
+from fastfeed.diagnose.patches.proposal import COMPARED
 from tests.diagnose.patches.patching import Script
 
 CUSTOM = """\
@@ -103,13 +103,14 @@ def test_the_runner_of_many_code_bases_becomes_a_feedrunner(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("endless", [True, False])
-def test_processes_may_draw_otherwise_where_their_data_have_no_end(
+def test_processes_of_data_with_an_end_must_keep_nothing_between_batches(
     endless: bool, tmp_path: Path
 ) -> None:
     rows = "    while True:\n        yield 1\n" if endless else "    yield 1\n"
     text = CUSTOM.replace("class Custom", f"def data_iterator():\n{rows}\n\nclass Custom")
     (found, *_) = script_of(tmp_path, text).proposals(FedQueue())
-    assert "processes=2" in found.title and found.allows == WORDS[: 3 if endless else 2]
+    assert "processes=2" in found.title and found.allows == COMPARED
+    assert (found.single is None) == endless
 
 
 @pytest.mark.parametrize(

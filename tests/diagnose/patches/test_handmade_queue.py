@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fastfeed.diagnose.patches.handmade_queue import HandmadeQueue
-from fastfeed.diagnose.proof import WORDS
-from tests.diagnose.patches.patching import Script
+from fastfeed.diagnose.patches.proposal import COMPARED
+from tests.diagnose.patches.patching import Script, applied
 
 QUEUE = """import queue
 from threading import Thread
@@ -92,78 +93,31 @@ def test_threads_that_share_nothing_by_now_do_not_begin_to(
     assert titles == [f"FeedRunner(fill, {one}) in place of the queue" for one in words]
 
 
-DRAWN = """import queue
-import itertools
-from scipy import ndimage
-from threading import Thread
-
-batches = queue.Queue(4)
-
-
-class Rows:
-    def draw(self):
-        {draw}
-        return self.rows[at]
-
-    def __call__(self):
-        self.at += 1
-        return self.at
-
-
-def fill(rows):
-    while True:
-        {loop}batches.put(rows.draw())
-
-
-Thread(target=fill, args=(Rows(),)).start()
-while running():
-    x = batches.get(timeout=9)
-    train(x)
-"""
+SINGLE = "iter(FeedRunner(lambda worker: fill(1), threads=1))"
 
 
 @pytest.mark.parametrize(
-    ("loop", "draw", "words"),
+    ("made", "endless", "checked"),
     [
-        ("", "at = np.random.randint(9)", 3),
-        ("", "at = self.rng.choice(9)", 3),
-        ("for _ in range(9): ", "at = np.random.randint(9)", 2),  # such as those of an epoch
-        ("", "at = ndimage.rotate(np.random.randint(9), 3)", 3),
-        ("", "self.at = at = (self.at + 1) % 9", 2),
-        ("", "order = self.order; at = order.pop()", 2),
-        ("", "at, *_ = itertools.islice(self.order, 3)", 2),
-        ("", "at = self.video.read()", 2),
-        ("", "at = mnist.next_batch(9)", 2),
-        ("", "at = rows(1)", 2),
-        ("", "at = self.step(1)", 2),
-        ("", "at = next(self.order)", 2),
-        ("", "np.random.shuffle(self.order); at = self.order[0]", 2),
-        ("", "global last; last = at = last + 1", 2),
+        ("Thread(target=fill, args=(1,)).start()", True, ["processes=2"]),
+        ("for i in range(3):\n    Thread(target=fill, args=(1,)).start()", True, []),
+        ("for i in range(3):\n    Thread(target=fill, args=(1,)).start()", False, ["processes=2"]),
     ],
 )
-def test_processes_in_place_of_one_thread_must_show_its_records_if_it_reads_them_in_turn(
-    tmp_path: Path, loop: str, draw: str, words: int
+def test_more_streams_than_the_script_has_must_keep_nothing_between_batches(
+    tmp_path: Path, made: str, endless: bool, checked: list[str]
 ) -> None:
-    """Each of two may read them all: an epoch would miss records and repeat others."""
-    script = queue_script(tmp_path, DRAWN.format(loop=loop, draw=draw))
-    found = {one.title: one.allows for one in script.proposals(HandmadeQueue())}
-    assert found["FeedRunner(fill, processes=2) in place of the queue"] == WORDS[:words]
-    assert found["FeedRunner(fill, processes=1) in place of the queue"] == WORDS[:3]
-
-
-@pytest.mark.parametrize("endless", [True, False])
-def test_processes_that_each_read_what_threads_share_must_show_its_records(
-    tmp_path: Path, endless: bool
-) -> None:
-    """Two would make each record twice, and random pictures would not show it."""
-    made = "for i in range(3):\n    Thread(target=fill, args=(1,)).start()"
+    """Each of two may read all records, and random pictures would not show it."""
     text = QUEUE.format(made=made)
     if not endless:
         text = text.replace("while True:", "for n in rows:").replace("        n += step\n", "")
-    found = queue_script(tmp_path, text, ".start()").proposals(HandmadeQueue())
-    allowed = {one.title.partition(", ")[2].partition(")")[0]: one.allows for one in found}
-    assert allowed["processes=2"] == WORDS[: 3 if endless else 2]
-    assert allowed["threads=1"] == allowed["processes=1"] == WORDS[:3]
+    found = list(queue_script(tmp_path, text, ".start()").proposals(HandmadeQueue()))
+    assert all(one.allows == COMPARED for one in found)
+    several = [one for one in found if one.single is not None]
+    titles = [one.title.partition(", ")[2].partition(")")[0] for one in several]
+    assert titles == checked
+    for one in several:
+        assert SINGLE in applied(text, replace(one, edits=one.single or ()))
 
 
 def test_a_queue_given_to_processes_and_passed_on_becomes_a_runner(tmp_path: Path) -> None:

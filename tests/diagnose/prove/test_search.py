@@ -18,7 +18,7 @@ from fastfeed.diagnose.prove.digests import Digests
 from fastfeed.diagnose.prove.gains import Pace
 from fastfeed.diagnose.prove.search import Search
 from fastfeed.diagnose.prove.trial import Result
-from fastfeed.diagnose.prove.trial_run import BATCHES
+from fastfeed.diagnose.prove.trial_run import BATCHES, LONE
 from fastfeed.errors import OptionError, StateError
 
 
@@ -30,6 +30,7 @@ class FakeTrials:
     seconds = 20.0  # most of a run
     random = True  # seeds decide its batches
     short = False  # its epochs can be shortened
+    keeps = False  # a batch is another one without those before it
     draws = 0  # before how many of its batches the shared generators drew
 
     def __init__(self, gains: dict[str, Any], *, noise: float = 0.0, batches: Any = None) -> None:
@@ -61,8 +62,9 @@ class FakeTrials:
     def batches(self, edits: Sequence[Edit], *, seconds: float, purpose: str, epoch: int) -> Result:
         found = Digests()
         self.epochs.append(epoch)
-        reseeded = purpose != BATCHES
+        reseeded = purpose not in (BATCHES, LONE)
         value = self.made([edit.text for edit in edits]) + 100 * (reseeded and self.random)
+        value += self.keeps and purpose == LONE
         found.add((np.full((2, 2), value), np.arange(2)))
         found.shortened = bool(epoch and self.short)
         found.draws = self.draws
@@ -453,6 +455,17 @@ def test_several_producers_make_the_batches_of_one(of_one: int, kept: bool) -> N
     found = searched(trials, proposal("several", alone=alone, allows=(SAME, OTHER_DRAWS)))
     assert bool(found.edits) == kept
     assert ("on the number of producers" in whys(found)["several"]) == (not kept)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("made", [0, 7])
+def test_a_stream_that_keeps_something_is_for_one_producer(keeps: bool, made: int) -> None:
+    """Several that have one each may share out its records, but only equal ones show it."""
+    trials = FakeTrials({"several": 2.0}, batches=lambda edits: made if "several" in edits else 0)
+    trials.keeps = keeps
+    found = searched(trials, proposal("several", single=(), allows=(SAME, OTHER_DRAWS)))
+    assert bool(found.edits) == (not (keeps and made))
+    assert ("keeps something" in whys(found)["several"]) == (keeps and bool(made))
 
 
 @pytest.mark.parametrize(

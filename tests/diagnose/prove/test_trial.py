@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fastfeed.diagnose.proof import DIFFERENT, SAME
 from fastfeed.diagnose.prove import trial
-from fastfeed.diagnose.prove.digests import Digests
+from fastfeed.diagnose.prove.digests import Digests, compared
 from fastfeed.diagnose.prove.trial import Trials
+from fastfeed.diagnose.prove.trial_run import BATCHES, LONE
 from fastfeed.diagnose.prove.workspace import Workspace
 from fastfeed.diagnose.run.script import Script
 
@@ -75,3 +78,41 @@ def test_how_long_runs_take_to_start_is_measured(
         trials.rate((), seconds=5.0, warmup=0.0)
         found.append(trials.start_s)
     assert found == [7.0, 3.75, 3.75, pytest.approx(11 / 3)]
+
+
+STREAM = """import numpy as np
+from fastfeed import FeedRunner
+
+rows = np.arange(4000.0).reshape(1000, 4)
+
+
+def draw():
+    while True:
+        yield rows[np.random.randint(1000, size=8)]
+
+
+def walk():
+    for begin in range(0, 1000, 8):
+        yield rows[begin : begin + 8] + np.random.rand()
+
+
+with FeedRunner({stream}, threads=1) as runner:
+    for batch in runner:
+        batch.sum()
+"""
+
+
+@pytest.mark.parametrize(("stream", "word"), [("draw", SAME), ("walk", DIFFERENT)])
+def test_a_stream_with_a_place_of_its_own_is_seen(
+    stream: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random numbers in its batches hide that several producers of it would repeat records."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(STREAM.format(stream=stream))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    room = Workspace(Script(("train.py",)), scratch=scratch, environment={})
+    trials = Trials(room, seconds=5.0, end_s=time.monotonic() + 120.0, most_batches=12)
+    found = [trials.batches((), seconds=3.0, purpose=one) for one in (BATCHES, LONE)]
+    assert not any(one.failed for one in found)
+    assert compared(found[0].digests, found[1].digests).word == word

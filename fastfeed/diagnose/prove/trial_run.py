@@ -147,12 +147,14 @@ def _loaded(script: Script) -> set[str]:
 
 def import_from_copy(moved: Mapping[str, str]) -> None:
     """Let this process import from the copies of folders what it would import from these, also
-    where they are installed in place."""
+    where they are installed in place. What the copies lack, such as a virtual environment, stays.
+    """
 
     def other(path: Any) -> Any:
         for root, target in moved.items():
             if isinstance(path, str) and (path == root or path.startswith(root + os.sep)):
-                return target + path[len(root) :]
+                copy = target + path[len(root) :]
+                return copy if os.path.exists(copy) or not os.path.exists(path) else path
         return path
 
     sys.path[:] = map(other, sys.path)

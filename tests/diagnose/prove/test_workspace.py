@@ -248,13 +248,16 @@ def test_what_is_installed_in_place_is_imported_from_the_copy(
 ) -> None:
     from fastfeed.diagnose.prove.trial_run import import_from_copy
 
+    packages = project / ".venv" / "lib"  # not copied
+    packages.mkdir(parents=True)
+    (project / ".venv" / "pyvenv.cfg").touch()
     run = made(tmp_path).copy()
     finder = types.ModuleType("__editable___lib_finder")
     finder.MAPPING = {"lib": f"{project}/lib", "other": "/elsewhere"}
     monkeypatch.setitem(sys.modules, finder.__name__, finder)
-    monkeypatch.setattr(sys, "path", ["/elsewhere", f"{project}/lib", str(project)])
+    monkeypatch.setattr(sys, "path", [str(packages), f"{project}/lib", str(project)])
     import_from_copy(run.moved)
-    assert sys.path == ["/elsewhere", f"{run.cwd}/lib", str(run.cwd)]
+    assert sys.path == [str(packages), f"{run.cwd}/lib", str(run.cwd)]
     assert vars(finder)["MAPPING"] == {"lib": f"{run.cwd}/lib", "other": "/elsewhere"}
 
 

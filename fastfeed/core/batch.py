@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fastfeed.core.array_samples import are_alone, sample_of
 from fastfeed.core.dtypes import (
     BYTES,
     TEXT,
@@ -36,13 +37,36 @@ from fastfeed.errors import OptionError, SpecError
 Shape = tuple[int | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """Checked arrays with one leading dimension of `rows` records; they occupy `nbytes`."""
 
     leaves: tuple[np.ndarray[Any, Any], ...]
     rows: int
     nbytes: int
+    # of what the source may change while the batch waits: its place for error texts, and a sample
+    watched: tuple[str, list[Any]] | None = None
+
+    def watch(self, place: str) -> None:
+        """Take a sample: the arrays are not those of fastfeed."""
+        self.watched = place, sample_of(self.leaves)
+
+    def settle(self) -> None:
+        """End the watch if nobody else can change the arrays any more. Raise SpecError if they
+        have changed."""
+        if self.watched is not None and are_alone(self.leaves):
+            self.refuse_changed()
+            self.watched = None
+
+    def refuse_changed(self) -> None:
+        """Raise SpecError if the arrays have changed since `watch`."""
+        if self.watched is not None and self.watched[1] != sample_of(self.leaves):
+            raise SpecError(
+                f"{self.watched[0]} has changed while it waited: the source fills an array again "
+                "that its batches are, or are views of, or shuffles it in place, as between two "
+                "passes, or the loop changes it in place. Producer threads do not copy. Yield "
+                "copies, such as array.copy(), or use processes=, which copy"
+            )
 
 
 @dataclass(frozen=True, slots=True)

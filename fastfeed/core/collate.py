@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -114,18 +113,27 @@ class Rebatcher:
         self.dropped = 0
         self._keep = last == "keep"
         self._pad = pad
-        self._parts: deque[Batch] = deque()
-        self._rows = 0
+        self._parts: list[Batch] = []  # of the next batch
+        self._rows = 0  # in them
         self.grown = False  # True if a batch had more records
 
     def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
-        """Add a batch and return the complete batches; `stream` and `place` are ignored."""
+        """Add a batch and return the complete batches; `stream` and `place` are ignored. Raise
+        SpecError for records that have changed while they waited."""
         self.grown = self.grown or batch.rows > self.size
         if batch.rows == self.size and not self._rows:
             return (batch,)
-        self._parts.append(batch)
-        self._rows += batch.rows
-        return [self._take(self.size) for _ in range(self._rows // self.size)]
+        batch.settle()
+        found, start = [], 0
+        while start < batch.rows:
+            stop = min(batch.rows, start + self.size - self._rows)
+            self._parts.append(_cut(batch, start, stop=stop))
+            self._rows += stop - start
+            if self._rows == self.size:
+                found.append(self._joined())
+            start = stop
+        batch.refuse_changed()  # now: what changes from here on changes its parts
+        return found
 
     def end_epoch(self) -> Iterable[Batch]:
         """Return the remainder of the epoch, unless batches may straddle epochs."""
@@ -135,24 +143,15 @@ class Rebatcher:
         """Return the remainder, or drop it."""
         if not self._rows:
             return ()
-        rest = self._take(self._rows)
+        rest = self._joined()
         if self._keep:
             return (rest,)
         self.dropped += rest.rows
         return ()
 
-    def _take(self, rows: int) -> Batch:
-        pieces: list[Batch] = []
-        missing = rows
-        while missing:
-            part = self._parts.popleft()
-            if part.rows > missing:
-                self._parts.appendleft(_cut(part, missing, stop=part.rows))
-                part = _cut(part, 0, stop=missing)
-            pieces.append(part)
-            missing -= part.rows
-        self._rows -= rows
-        return pieces[0] if len(pieces) == 1 else join(pieces, self._pad)
+    def _joined(self) -> Batch:
+        parts, self._parts, self._rows = self._parts, [], 0
+        return parts[0] if len(parts) == 1 else join(parts, self._pad)
 
 
 class PassThrough:
@@ -202,23 +201,33 @@ class SizeChecker:
 
 
 def tail(batch: Batch, start: int) -> Batch:
-    """Return the records from `start` on."""
-    return _cut(batch, min(start, batch.rows), stop=batch.rows) if start else batch
+    """Return the records from `start` on. Raise SpecError if they have changed while they
+    waited."""
+    found = _cut(batch, min(start, batch.rows), stop=batch.rows)
+    batch.refuse_changed()
+    return found
 
 
 def join(parts: Sequence[Batch], pad: Fill) -> Batch:
-    """Concatenate batches."""
+    """Concatenate batches. Raise SpecError if one has changed while it waited."""
     leaves = tuple(
         _concatenate([p.leaves[i] for p in parts], pad) for i in range(len(parts[0].leaves))
     )
+    for part in parts:
+        part.refuse_changed()  # now: it may have changed while it was copied
     return Batch(leaves, sum(p.rows for p in parts), sum(p.nbytes for p in parts))
 
 
 def _cut(batch: Batch, start: int, *, stop: int) -> Batch:
+    """Return some records as views, which are watched if the batch is."""
     rows = stop - start
-    return Batch(
-        tuple(leaf[start:stop] for leaf in batch.leaves), rows, batch.nbytes * rows // batch.rows
-    )
+    if rows == batch.rows:
+        return batch
+    leaves = tuple(leaf[start:stop] for leaf in batch.leaves)
+    found = Batch(leaves, rows, batch.nbytes * rows // batch.rows)
+    if batch.watched is not None:
+        found.watch(batch.watched[0])
+    return found
 
 
 def _concatenate(arrays: list[np.ndarray[Any, Any]], pad: Fill) -> np.ndarray[Any, Any]:

@@ -164,6 +164,7 @@ class OrderStage(Stage):
         while True:
             if self._batches:
                 self._gave = True
+                self._batches[0].refuse_changed()
                 return self._batches.popleft()
             if self._over or schedule.paused:
                 schedule.told = schedule.paused

@@ -143,7 +143,7 @@ class ShufflePool:
 
     def push(self, batch: Batch, *, stream: int = 0, item: int | None = None) -> None:
         """Copy the records of an item in, which a state names. Raise StateError unless has_room, or
-        records are missing."""
+        records are missing; SpecError if the batch has changed while it waited."""
         if not (self.has_room or self.missing):
             raise StateError("push() into a shuffle pool that does not want more: draw first")
         if not batch.rows:
@@ -154,6 +154,7 @@ class ShufflePool:
         if item is not None:
             self._storage.set_origins(slots, (stream, item, np.arange(batch.rows)))
         self._storage.write(slots, batch.leaves)
+        batch.refuse_changed()
         self._incoming_epoch().add(slots)
         self.held += batch.rows
 
@@ -277,6 +278,7 @@ class ShufflePool:
             if rows.max() >= batch.rows:
                 return False
             self._storage.write(slots, [leaf[rows] for leaf in batch.leaves])
+            batch.refuse_changed()
             del self.missing[stream, item]
         return True
 

@@ -18,7 +18,6 @@ from fastfeed.core.batch import Batch
 from fastfeed.core.stats import StageRow
 from fastfeed.core.status import ROOM, waiting
 from fastfeed.errors import ProducerError, ProducerFailed
-from fastfeed.source.reused_memory import BatchWait
 from fastfeed.source.stream_comparison import FIRST
 
 # Batches produced before a failure are still delivered for this long; the consumer must get the
@@ -39,8 +38,6 @@ class ProducedBatch(NamedTuple):
     stream: int
     place: str
     number: int = 0
-    sample: int = 0  # checksum of a part of what the user made, which waits uncopied; 0: none
-    wait: BatchWait | None = None  # if it is remembered
 
 
 END_OF_EPOCH = ProducedBatch(None, -1, "")
@@ -338,10 +335,6 @@ class BoundedBuffer(ReorderBuffer[ProducedBatch]):
             self.depth_nbytes += nbytes
             self._add(produced, key, epoch=epoch)
         return True
-
-    def room_for(self, nbytes: int) -> int:
-        """Return how many batches of this size may wait."""
-        return min(self.max_batches, self._max_nbytes // max(1, nbytes))
 
     def abandon(self, error: BaseException) -> None:
         """Record a failure that `fail` could not record: without the lock, and without memory if

@@ -39,7 +39,7 @@ from fastfeed.producers.loop import Producer, run_with_low_priority
 from fastfeed.producers.reorder import MAX_EARLY, BoundedBuffer, ProducedBatch
 from fastfeed.source import CallableSource, Source
 from fastfeed.source.base import close_left
-from fastfeed.source.reused_memory import BatchWait, ReusedMemory, refuse_changed, sample_of
+from fastfeed.source.reused_memory import ReusedMemory
 
 
 class ProducerThread(NamedTuple):
@@ -177,10 +177,7 @@ class ThreadProducers:
     def take(self, timeout_s: float) -> ProducedBatch | None:
         """Return the next batch or end of epoch, or None at the end. Raise the failure, or Timeout
         after `timeout_s`."""
-        produced = self._buffer.take(timeout_s)
-        if produced is not None and produced.batch is not None and produced.sample:
-            refuse_changed(produced.batch, produced.sample, place=produced.place)
-        return produced._replace(wait=None) if produced is not None and produced.wait else produced
+        return self._buffer.take(timeout_s)
 
     @property
     def ready(self) -> bool:
@@ -294,9 +291,7 @@ class ThreadOutlet(Outlet):
     def __init__(self, buffer: BoundedBuffer, permit: EpochPermit) -> None:
         super().__init__(ordered=buffer.ordered, admit=permit.admit)
         self._buffer = buffer
-        self._memory = ReusedMemory(room=buffer.room_for)
-        self._sample = 0  # of the batch that is put next
-        self._wait: BatchWait | None = None  # of it, if it is remembered
+        self._memory = ReusedMemory()
         self.retired = False  # True if the producer is to leave after its present batch
 
     def admit(self, position: int) -> bool:
@@ -328,14 +323,12 @@ class ThreadOutlet(Outlet):
             self._buffer.skip(error, ticket, epoch=self.position)
 
     def look(self, batch: Batch, place: str) -> None:
-        """Raise SpecError for a batch in the memory of an earlier one: batches are not copied."""
-        self._wait = self._memory.refuse(batch.leaves, place)
-        self._sample = sample_of(batch)
+        """Raise SpecError for a batch in the memory of an earlier one: batches are not copied.
+        Watch this one, which others may change."""
+        self._memory.refuse(batch.leaves, place)
+        batch.watch(place)
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Put a batch into the buffer. Return False if no other is wanted."""
-        if self._sample or self._wait:
-            produced = produced._replace(sample=self._sample, wait=self._wait)
-            self._sample, self._wait = 0, None
         put = self._buffer.put(produced, key, row=self.row, epoch=self.position)
         return put and not self.retired

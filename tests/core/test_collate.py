@@ -81,6 +81,58 @@ def test_a_batch_that_fits_passes_untouched() -> None:
     assert next(iter(Rebatcher(3, "keep").push(batch))) is batch
 
 
+def watched(array: np.ndarray) -> Batch:
+    batch = Batch((array,), len(array), array.nbytes)
+    batch.watch("batch 7")
+    return batch
+
+
+def test_views_of_an_array_that_changes_are_refused_and_no_others() -> None:
+    array = np.arange(12)
+    one, two, three = Rebatcher(4, "keep").push(watched(array))
+    one.leaves[0][:] = -1  # the loop does so
+    two.refuse_changed()
+    array[8:] = -1
+    two.refuse_changed()
+    with pytest.raises(SpecError, match="batch 7 has changed while it waited"):
+        three.refuse_changed()
+
+
+def test_a_batch_that_has_changed_is_not_cut() -> None:
+    array = np.arange(12)
+    batch = watched(array)
+    array[:] = -1
+    with pytest.raises(SpecError, match="batch 7 has changed"):
+        Rebatcher(4, "keep").push(batch)
+
+
+@pytest.mark.parametrize("rows", [3, 7])
+def test_records_that_change_while_they_wait_for_others_are_refused(rows: int) -> None:
+    """Of a batch that was cut, or was too small."""
+    stage, array = Rebatcher(4, "keep"), np.arange(rows)
+    for out in stage.push(watched(array)):
+        out.leaves[0][:] = -1
+    (whole,) = stage.push(watched(np.arange(1)))
+    assert whole.leaves[0].tolist() == [rows - 3, rows - 2, rows - 1, 0]
+    whole.refuse_changed()  # it is a copy
+    assert not list(stage.push(watched(array[:3])))
+    array[:] = 99
+    with pytest.raises(SpecError, match="batch 7 has changed"):
+        stage.push(plain(range(4)))
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_nobody_else_has_is_watched_no_more_when_it_is_cut(changed: bool) -> None:
+    batch = watched(np.arange(5))
+    if changed:  # when the source still had it
+        batch.leaves[0][2] = 7
+        with pytest.raises(SpecError, match="batch 7 has changed"):
+            Rebatcher(4, "keep").push(batch)
+    else:
+        (part,) = Rebatcher(4, "keep").push(batch)
+        assert part.watched is batch.watched is None
+
+
 def test_rebatching_pads_what_varies() -> None:
     stage = Rebatcher(3, "keep", pad=-1)
     parts = [Batch((np.full((n, width), width),), n, 0) for n, width in ((2, 1), (1, 3), (1, 2))]

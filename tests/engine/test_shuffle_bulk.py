@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed import Shuffle, StateError
+from fastfeed import Shuffle, SpecError, StateError
 from fastfeed.core.batch import Batch, nbytes_of
 from fastfeed.core.collate import ALIGN
 from fastfeed.engine.shuffle_pool import ShufflePool
@@ -214,3 +214,12 @@ def test_nothing_is_kept_of_objects_that_were_drawn() -> None:
     kept = pool._storage._columns[0]._records
     assert not set(delivered) & set(kept.tolist())
     assert len(delivered) == 4
+
+
+def test_records_that_changed_while_they_waited_are_not_taken_in() -> None:
+    pool = pool_of(Shuffle(8, 0), batch_size=2, at_once=1, last_batch="keep", seed=1)
+    batch = batch_of(numbers([1, 2, 3]))
+    batch.watch("batch 5")
+    batch.leaves[0][1] = 7
+    with pytest.raises(SpecError, match="batch 5 has changed while it waited"):
+        pool.push(batch)

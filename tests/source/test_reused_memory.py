@@ -41,34 +41,83 @@ def filled(ring: int, *, view: bool = False) -> Callable[[], Iterator[Any]]:
 @pytest.mark.parametrize("ring", [1, 2, 3, RING])
 def test_a_source_that_fills_an_array_again_is_refused_in_threads(ring: int, view: bool) -> None:
     source = filled(ring, view=view)
-    # with views, whichever is seen first
-    what = "memory of an earlier batch|changed while it waited" if view else "an earlier batch"
+    what = "memory of an earlier batch|changed while it waited"  # whichever is seen first
     with FeedRunner(source) as runner, pytest.raises(SpecError, match=what):
         list(runner)
     with FeedRunner(source, processes=1) as runner:
         assert [int(x[0, 0]) for x, _ in runner] == list(range(COUNT))
 
 
-@pytest.mark.parametrize(
-    ("ring", "waiting", "refused"), [(12, 32, True), (32, 32, True), (12, 10, False)]
-)
-def test_an_array_of_a_batch_that_still_waits_is_refused(
-    ring: int, waiting: int, refused: bool
+KINDS: dict[str, Callable[[], Any]] = {
+    "small": lambda: np.empty((4, 3)),
+    "large": lambda: np.empty((64, 200)),
+    "columns": lambda: np.empty((200, 64)).T,
+    "bytes": lambda: np.empty(4, object),
+    "many bytes": lambda: np.empty(400, object),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ring", [RING + 1, 12, 16])
+def test_a_batch_whose_array_is_filled_again_while_it_waits_is_not_delivered(
+    ring: int, kind: str
 ) -> None:
-    memory, waits = ReusedMemory(room=lambda nbytes: waiting), deque[Any](maxlen=waiting)
-    arrays = [np.empty((4, 3)) for _ in range(ring)]
+    """Also where another leaf is larger and new, and in an epoch of few batches."""
+    filled_ones = []
 
-    def fill() -> None:
-        for number in range(200):
+    def batches() -> Iterator[Any]:
+        arrays = [KINDS[kind]() for _ in range(ring)]
+        for number in range(18):
             array = arrays[number % ring]
-            array[:] = number
-            waits.append(memory.refuse([array], "a batch"))
+            array[:] = b"%d" % number
+            filled_ones.append(number)
+            yield array, np.zeros((len(array), 300))
 
-    if refused:
-        with pytest.raises(SpecError, match="an earlier batch"):
-            fill()
-    else:
-        fill()
+    with FeedRunner(batches, prefetch=16) as runner:
+        runner.start()
+        until(lambda: len(filled_ones) > 16, "the array of the first batch is filled again")
+        with pytest.raises(SpecError, match="batch 0 .*has changed while it waited"):
+            next(iter(runner))
+
+
+@pytest.mark.parametrize("rows", [8, 9], ids=["all", "rest"])
+def test_what_is_cut_from_an_array_that_is_filled_again_is_not_delivered(rows: int) -> None:
+    """Of parts that wait after their array has left the buffer, and of records that wait for those
+    of the next one. How many records it has varies."""
+    again, filled_ones = threading.Event(), []
+
+    def batches() -> Iterator[Any]:
+        array = np.empty((rows + 1, 2))
+        for number in range(2):
+            if number:
+                assert again.wait(60)
+            part = array[: rows + number % 2]
+            part[:] = number
+            filled_ones.append(number)
+            yield part
+
+    with FeedRunner(batches, batch_size=rows - 4, last_batch="keep") as runner:
+        found = iter(runner)
+        assert not next(found).any()
+        again.set()
+        until(lambda: len(filled_ones) > 1, "the array is filled again")
+        with pytest.raises(SpecError, match="changed while it waited|an earlier batch"):
+            next(found)
+
+
+@pytest.mark.parametrize("ring", range(1, RING + 1))
+@pytest.mark.parametrize("kind", ["rows", "bytes"])
+def test_an_array_that_the_loop_may_have_is_refused_as_soon_as_it_comes_again(
+    ring: int, kind: str
+) -> None:
+    memory, count = ReusedMemory(), 0
+    arrays = [np.empty(9, object if kind == "bytes" else float) for _ in range(ring)]
+    with pytest.raises(SpecError, match="an earlier batch"):
+        for count in range(COUNT):
+            part = arrays[count % ring][: 9 - (kind == "rows" and count % 5)]
+            part[:] = b"%d" % count
+            memory.refuse([part], "a batch")
+    assert count == ring
 
 
 def test_arrays_that_come_back_from_the_loop_are_filled_again() -> None:
@@ -89,6 +138,40 @@ def test_arrays_that_come_back_from_the_loop_are_filled_again() -> None:
             found.append(int(x[0, 0]))
             pool.put(x)
     assert found == list(range(200))
+
+
+def test_arrays_that_come_back_when_their_parts_were_used_are_filled_again() -> None:
+    pool: queue.Queue[Any] = queue.Queue()
+    for _ in range(12):
+        pool.put(np.empty((6, 3)))
+
+    def batches() -> Iterator[Any]:
+        for number in range(100):
+            array = pool.get(timeout=30)
+            array[:] = number
+            yield array
+
+    found = []
+    with FeedRunner(batches, prefetch=10, batch_size=3) as runner:
+        for x in runner:
+            found.append(int(x[0, 0]))
+            if len(found) % 2 == 0:
+                pool.put(x.base)
+            del x
+    assert found == [number // 2 for number in range(200)]
+
+
+def test_a_loop_may_change_the_parts_of_an_array_that_is_new() -> None:
+    def batches() -> Iterator[Any]:
+        for number in range(COUNT):
+            yield np.full((7, 4), number)
+
+    with FeedRunner(batches, batch_size=2) as runner:
+        found = []
+        for x in runner:
+            found += x[:, 0].tolist()
+            x[:] = -1
+    assert found == [number // 7 for number in range(7 * COUNT)]
 
 
 def test_a_transform_that_fills_an_array_again_is_refused() -> None:

@@ -97,12 +97,18 @@ def main() -> None:
                     rates.setdefault(name, []).append(rate(make(stack)))
                 except ImportError as error:
                     print(f"left out: {name} ({error})")
-    print("| MNIST, batches of 128, shuffled | records/s | lowest-highest |\n|---|--:|--:|")
-    for name, found in rates.items():
-        middle = statistics.median(found)
-        print(f"| {name} | {middle:,.0f} | {min(found):,.0f}-{max(found):,.0f} |")
+    print(table(rates))
     if options.output is not None:
         options.output.write_text(json.dumps(rates, indent=1) + "\n")
+
+
+def table(rates: dict[str, list[float]]) -> str:
+    """Return the medians, with the lowest and the highest."""
+    lines = ["| pipeline | records/s | lowest to highest |", "|---|--:|--:|"]
+    for name, found in rates.items():
+        middle = statistics.median(found)
+        lines.append(f"| {name} | {middle:,.0f} | {min(found):,.0f} to {max(found):,.0f} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python -m bench.figures
 
 These are docs/comparison.md, docs/trainings.md, the pictures of docs, the tables of
-bench/results/README.md with their pictures, those of docs/data-parallel.md, the figures of
-README.md and docs/proving.md, and in README.md and docs/tutorial.md what its proof says. A document
-has a picture if there is one beside it.
+bench/results/README.md with their pictures, those of docs/data-parallel.md and
+docs/metric-learning.md, the figures of README.md and docs/proving.md, and in README.md and
+docs/tutorial.md what its proof says. A document has a picture if there is one beside it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,23 @@ from bench.trainings import figures as trainings
 
 README = ROOT / "README.md"
 PROOFS = ROOT / "docs" / "proving.md"
-PARALLEL = ROOT / "docs" / "data-parallel.md"
-# Documents of examples, and the module that makes the table of each.
+# Pages with tables of documents, and the function that makes the table of each.
+TABLE_PAGES = [
+    *(ROOT / "docs" / name for name in ("data-parallel.md", "metric-learning.md")),
+    FIGURES / "README.md",
+]
 TABLES = {
-    "large_minibatch": "data_parallel_studies",
-    "slow_rank": "data_parallel_studies",
-    "async_parallel": "async_results",
+    "large_minibatch": ("data_parallel_studies", "table"),
+    "slow_rank": ("data_parallel_studies", "table"),
+    "async_parallel": ("async_results", "table"),
+    "metric_rates": ("bench.metric_tables", "rates"),
+    "metric_training": ("bench.metric_tables", "training"),
+    "metric_learning": ("bench.metric_learning", "table"),
+    "arrays": ("bench.arrays", "table"),
+    "migrations": ("bench.migrations.__main__", "table"),
+    "planning": ("bench.planning", "table"),
 }
+OF_ANOTHER = {"metric_rates": "metric_learning"}  # documents of another name
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n\n).*?(?=<!-- end -->)", re.DOTALL)
 MARKED = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end -->)", re.DOTALL)
 LEAST_GAIN = 1.05  # of a patch
@@ -50,16 +60,19 @@ def main() -> None:
     README.write_text(tutorial.with_proof(with_figures(README.read_text()), proof))
     PROOFS.write_text(with_accuracy(PROOFS.read_text()))
     tutorial.PAGE.write_text(tutorial.with_proof(tutorial.PAGE.read_text(), proof))
-    PARALLEL.write_text(with_tables(PARALLEL.read_text()))
+    for page in TABLE_PAGES:
+        page.write_text(with_tables(page.read_text()))
 
 
 def with_tables(text: str) -> str:
-    """Return a page with the tables that examples make of what they have measured."""
+    """Return a page with the tables of what was measured, some of which examples make."""
     sys.path.insert(0, str(ROOT / "examples"))
 
     def filled(found: re.Match[str]) -> str:
         name = found[2]
-        made = importlib.import_module(TABLES[name]).table(_values(name))
+        module, function = TABLES[name]
+        values = _values(OF_ANOTHER.get(name, name))
+        made = getattr(importlib.import_module(module), function)(values)
         return f"{found[1]}{made.rstrip()}\n\n"
 
     return TABLE.sub(filled, text)

@@ -133,7 +133,7 @@ def one_round(turn: int) -> Iterator[dict[str, Any]]:
             }
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
+def table(document: dict[str, Any]) -> str:
     """The medians of the runs that no other program disturbed, in the profile or in the run, as
     Markdown: steps/s and MB, with the spread of the runs."""
     lines = [
@@ -141,6 +141,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         "| measured | error | MB of the feed planned | measured |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
+    rows = [row for rows in document["rounds"] for row in rows]
     groups: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     for row in filter(quiet, rows):
         groups.setdefault((row["workload"], row["processes"], row["threads"]), []).append(row)
@@ -149,7 +150,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             runs = groups.get((workload, producers.processes, producers.threads), [])
             if runs:
                 lines.append(f"| {workload} | {producers} | {_cells(runs)} |")
-    return lines
+    return "\n".join(lines)
 
 
 def quiet(row: dict[str, Any]) -> bool:
@@ -194,7 +195,7 @@ def main() -> None:
             rows.append(row)
             path.write_text(json.dumps(document, indent=1) + "\n")
             print(row, file=sys.stderr, flush=True)
-    print("\n".join(table([row for rows in document["rounds"] for row in rows])))
+    print(table(document))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.public.runs import FASTFEED
+from bench.results import machine
 from bench.rounds import ROOT
 
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -38,8 +39,8 @@ def main() -> None:
         subprocess.run(command, cwd=folder, check=True)
         proof = json.loads((Path(folder) / "proof.json").read_text())["proof"]
     tried = [[one["title"], one["speedup"]] for one in proof["tried"]]
-    kept = {"sentence": proof["sentence"], "diff": proof["diff"], "tried": tried}
-    given.output.write_text(json.dumps(kept, indent=1) + "\n")
+    kept = {name: proof[name] for name in ("sentence", "diff", "seconds")} | {"tried": tried}
+    given.output.write_text(json.dumps(kept | {"machine": machine()}, indent=1) + "\n")
 
 
 def with_proof(text: str, found: Mapping[str, Any]) -> str:
@@ -50,7 +51,14 @@ def with_proof(text: str, found: Mapping[str, Any]) -> str:
         tried = [*_tried(found), ""] if match["tried"] else []
         changed = [one for one in found["diff"].split("\n") if re.match(r"[+-](?![+-])", one)]
         lines = [found["sentence"], "", *tried, *(one for one in changed if one != "+"), "", APPLY]
-        return "".join([match[1], "\n```\n", *(f"{line}\n" for line in lines), "```\n\n"])
+        about = found["machine"]
+        took = (
+            f"This took {found['seconds'] / 60:.1f} minutes on {about['cores']} cores of "
+            f"{about['cpu']}."
+        )
+        return "".join(
+            [match[1], "\n```\n", *(f"{line}\n" for line in lines), f"```\n\n{took}\n\n"]
+        )
 
     return PROOF.sub(filled, text)
 

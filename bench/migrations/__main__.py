@@ -51,16 +51,24 @@ def main() -> None:
                 for side in ("old", "new"):
                     rates = found.setdefault(f"{pair} {kind}", {"old": [], "new": []})
                     rates[side].append(rate_of(f"{pair}_{side}", kind))
-    print("| original | lines | on fastfeed | work | batches/s | on fastfeed | ratio |")
-    print("|---|--:|--:|---|--:|--:|--:|")
+    print(table(found))
+    if options.output is not None:
+        options.output.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def table(found: dict[str, dict[str, list[float]]]) -> str:
+    """Return the medians, with the lowest and the highest, and the ratio."""
+    lines = ["| original | lines | on fastfeed | work | batches/s | on fastfeed | ratio |"]
+    lines.append("|---|--:|--:|---|--:|--:|--:|")
     for name, rates in found.items():
         pair, kind = name.split()
         ratio = statistics.median(n / o for o, n in zip(rates["old"], rates["new"], strict=True))
-        cells = [f"{statistics.median(r):.1f} ({min(r):.1f}-{max(r):.1f})" for r in rates.values()]
-        lines = f"{lines_of(pair + '_old')} | {lines_of(pair + '_new')}"
-        print(f"| {pair} | {lines} | {kind} | {cells[0]} | {cells[1]} | {ratio:.2f} |")
-    if options.output is not None:
-        options.output.write_text(json.dumps(found, indent=1) + "\n")
+        cells = [
+            f"{statistics.median(r):.1f} ({min(r):.1f} to {max(r):.1f})" for r in rates.values()
+        ]
+        size = f"{lines_of(pair + '_old')} | {lines_of(pair + '_new')}"
+        lines.append(f"| {pair} | {size} | {kind} | {cells[0]} | {cells[1]} | {ratio:.2f} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

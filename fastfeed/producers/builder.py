@@ -3,6 +3,7 @@ draws."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     from fastfeed.augment.executor import Executor
     from fastfeed.producers.generators import Generators
 
+LOG = logging.getLogger("fastfeed")
+ADOPTED = (
+    "seed= seeds %d random generators that a worker has made and keeps, from %s on. Batches before "
+    "may have drawn the same numbers in every worker: make them with the source, or draw from "
+    "worker.rng"
+)
 PLAIN_TYPES = (
     np.ndarray,
     list,
@@ -123,7 +130,7 @@ class BatchBuilder:
         # Single items run code of the user's. Seeding for each item takes 10 us.
         draws = any((options.transform, options.filter, options.collate))
         self._seeds_items = self._takes_worker or (generators is not None and (draws or not plain))
-        self._numbers = count()  # of the batches that are built from records
+        self._numbers = count()  # of batches
         self._executor: Executor | None = None
         # Imported on demand: it takes a quarter as long as all other imports.
         if options.augment is not None:
@@ -172,23 +179,20 @@ class BatchBuilder:
     ) -> Batch | None:
         """Return the batch, or None if it has no records. `at` is the item's ticket or epoch, and
         its number in the epoch."""
-        varied = None
+        varied, watch = None, self._watch(place)
         if self._records:
             # What a batch_transform returns has memory of its own.
             allocate = outlet.allocate if self._batch_transform is None else aligned_arrays
             value = self._reader.gather(payload, allocate) if self._gathers else None
             if value is None:
-                records = self._build_records(payload, place, outlet=outlet, worker=worker, at=at)
+                build = partial(self._build_records, outlet=outlet, worker=worker, at=at)
+                records = build(payload, place, watch=watch)
                 if not records:
                     return None
                 value, varied = self._collate(records, place, outlet=outlet, lengths=self._lengths)
         else:
             outlet.mark(*at, record=-1)
-            own = (
-                self._seeded_worker(worker, payload, number=at[1], position=0)
-                if self._seeds_items
-                else worker
-            )
+            own = self._seeded_worker(worker, payload, number=at[1], position=0)
             name = f"item {payload}" if self._reader.indexed else place
             read = self._reading(outlet.clock)
             value = _called(name, read, self._reader.fetch, payload, worker=own)
@@ -218,12 +222,28 @@ class BatchBuilder:
             outlet.look(batch, place)
         return batch
 
+    def _watch(self, place: str) -> RecordWatch | None:
+        """Return what watches the records of a batch, if they are watched. Seed from here on the
+        generators that the user's code has made since the process began, and keeps."""
+        if not is_watched(next(self._numbers)):
+            return None
+        seeded = self._generators if self._seeds_items and self._reader.keyed else None
+        if seeded is not None and (adopted := seeded.adopt()):
+            LOG.warning(ADOPTED, adopted, place)
+        return RecordWatch()
+
     def _build_records(
-        self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]
+        self,
+        payload: Any,
+        place: str,
+        *,
+        outlet: Outlet,
+        worker: Worker,
+        at: tuple[int, int],
+        watch: RecordWatch | None,
     ) -> list[Any]:
         records: list[Any] = []
         parts, executor = enumerate(payload), self._executor
-        watch = RecordWatch() if is_watched(next(self._numbers)) else None
         ready = self._fetch_all(payload, worker, number=at[1])
         read = self._reading(outlet.clock)
         while group := list(islice(parts, FETCH_GROUP)):
@@ -334,7 +354,9 @@ class BatchBuilder:
 
     def _seeded_worker(self, worker: Worker, part: Any, *, number: int, position: int) -> Worker:
         """Return a worker whose `rng` belongs to this part; seed the process's own generators for
-        it, too."""
+        it, too. It is the same one where nothing draws."""
+        if not self._seeds_items:
+            return worker
         key = self._reader.draw_key(part, number=number, position=position)
         if key is None:
             return worker.of_functions(*self._place)
@@ -344,7 +366,7 @@ class BatchBuilder:
 
     def _fetch_all(self, payload: Any, worker: Worker, *, number: int) -> Any:
         """Return all items of a payload, or None where they come one by one."""
-        if self._generators is not None and self._seeds_items:
+        if self._generators is not None:
             self._seeded_worker(worker, payload[0], number=number, position=0)
         return self._reader.fetch_all(payload)
 

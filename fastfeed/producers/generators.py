@@ -9,12 +9,14 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain, compress, filterfalse, starmap, tee
+from itertools import chain, compress, filterfalse, repeat, starmap
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
 HAS_YOUNG = "t" not in getattr(sys, "abiflags", "")  # else free-threaded, without generations
+IN_A_LIST = next(map(getrefcount, [object()]))  # references to what is only in a list
 GENERATOR_KINDS: tuple[Any, ...] = (random.Random, np.random.RandomState, np.random.Generator)
 
 
@@ -23,8 +25,13 @@ class Generators:
     numbers, and an item that is made again, elsewhere or later, must draw what it drew before.
     Those of `random`, `numpy.random` and, once it is imported, torch belong to them."""
 
-    def __init__(self, held: Iterable[Any] = ()) -> None:
-        self.held = tuple(map(_access_to, held))
+    def __init__(
+        self, held: Iterable[Any] = (), *, known: Iterable[Any] = (), adopts: bool = False
+    ) -> None:
+        self.held = list(map(_access_to, held := list(held)))
+        self._known = [*held, *known]  # what is not adopted
+        self._met: list[Any] = []
+        self._adopts = adopts
 
     @staticmethod
     def present() -> tuple[Any, ...]:
@@ -38,12 +45,31 @@ class Generators:
         return () if HAS_YOUNG else tuple(_found())
 
     @classmethod
-    def made_since(cls, present: tuple[Any, ...], *, within: Any) -> Generators:
+    def made_since(
+        cls, present: tuple[Any, ...], *, within: Any, adopts: bool = False
+    ) -> Generators:
         """Return the generators that were made since `present` was called, as a part of `within` or
-        beside it. Processes that have run the same code since then find them in the same order."""
+        beside it. Processes that have run the same code since then find them in the same order.
+        `adopts`: those that are made later may be added; what is there now is frozen until then.
+        """
         known = {id(one) for one in (*present, *_shared())}
         new = {id(one): one for one in _found() if id(one) not in known}
-        return cls(new.values() if HAS_YOUNG else _as_reached(new, [within, sys.modules]))
+        held = new.values() if HAS_YOUNG else _as_reached(new, [within, sys.modules])
+        return cls(held, known=present, adopts=adopts)
+
+    def adopt(self) -> int:
+        """Add the generators that were made before the last call, and that something still holds;
+        return their number. Those of torch are not seen. What lasts for one record, with a seed of
+        its own, does not belong to them."""
+        if not self._adopts:
+            return 0
+        used = [uses > IN_A_LIST for uses in map(getrefcount, self._met)]
+        kept = list(compress(self._met, used))
+        known = set(map(id, [*self._known, *kept, *_shared()]))
+        self._met = [one for one in _found(None) if id(one) not in known]
+        self._known += kept
+        self.held += map(_access_to, kept)
+        return len(kept)
 
     def seed(self, key: tuple[int, ...]) -> None:
         """Seed each generator from `key` and its place among them."""
@@ -84,13 +110,15 @@ def _as_reached(objects: dict[int, Any], roots: Iterable[Any]) -> Iterator[Any]:
     yield from objects.values()
 
 
-def _found() -> list[Any]:
-    """Return the young generators; all of them, where the collector does not know their age."""
+def _found(generation: int | None = 0) -> list[Any]:
+    """Return the young generators, or with None those that are not frozen, but for torch's; all of
+    them, where the collector does not know their age."""
     # The collector lists what other threads are building, too, and a tuple that they build must
     # have no second reference when they go on: no step of Python runs meanwhile.
-    tracked = chain.from_iterable(starmap(gc.get_objects, [(0,)]))
+    tracked = chain.from_iterable(starmap(gc.get_objects, [(generation,)]))
     found = _of_kinds(tracked, set(GENERATOR_KINDS))
-    if (torch := sys.modules.get("torch")) is not None:  # it does not list torch's
+    torch = sys.modules.get("torch") if generation is not None else None
+    if torch is not None:  # it does not list torch's
         tracked = chain.from_iterable(starmap(gc.get_objects, [(0,)]))
         held = chain.from_iterable(map(gc.get_referents, tracked))
         layer = _of_kinds(filterfalse(gc.is_tracked, held), {torch.Generator, dict, tuple})
@@ -101,9 +129,10 @@ def _found() -> list[Any]:
 
 
 def _of_kinds(objects: Iterable[Any], kinds: set[Any]) -> list[Any]:
-    every, same = tee(objects)
+    # Both sides take one of the two. A `tee` would be among the objects, and in a cycle with them.
+    twice = chain.from_iterable(map(repeat, objects, repeat(2)))
     wanted = set(map(id, kinds))  # a metaclass may compare its classes in Python
-    return list(compress(every, map(wanted.__contains__, map(id, map(type, same)))))
+    return list(compress(twice, map(wanted.__contains__, map(id, map(type, twice)))))
 
 
 def _shared() -> list[Any]:

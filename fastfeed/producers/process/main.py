@@ -115,7 +115,7 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
         try:
             present = Generators.present()
             shipped = unpack(channels["shipment"], task.nbytes)
-            own = Generators.made_since(present, within=shipped)
+            own = Generators.made_since(present, within=shipped, adopts=True)
             found = producers_of(
                 task, shipped, inbox=inbox, outlets=outlets, exclusive=exclusive, generators=own
             )

@@ -23,9 +23,11 @@ def test_the_figures_follow_from_the_results() -> None:
 def test_a_page_shows_the_proof_of_the_tutorial() -> None:
     diff = "--- a/train.py\n+++ b/train.py\n@@ -1 +1,2 @@\n+import b\n+\n-a()\n+b()\n"
     found = {"sentence": "2.0x", "diff": diff, "tried": [["c()", None], ["b()", 2.0], ["d()", 1.5]]}
+    found |= {"seconds": 150.0, "machine": {"cores": 2, "cpu": "EPYC"}}
     page = "<!-- proof: tried -->\nold\n<!-- end -->\n<!-- proof -->\n<!-- end -->\n"
     long, short = tutorial.with_proof(page, found).split("<!-- end -->\n")[:2]
-    changed = ["+import b", "-a()", "+b()", "", tutorial.APPLY, "```", "", ""]
+    took = "This took 2.5 minutes on 2 cores of EPYC."
+    changed = ["+import b", "-a()", "+b()", "", tutorial.APPLY, "```", "", took, "", ""]
     assert short.split("\n") == ["<!-- proof -->", "", "```", "2.0x", "", *changed]
     assert [line.split() for line in long.split("\n")[5:7]] == [["d()", "1.5x"], ["b()", "2.0x"]]
     assert tutorial.TRAINING.search(tutorial.PAGE.read_text())

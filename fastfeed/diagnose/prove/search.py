@@ -88,6 +88,11 @@ class Candidate:
         return self.gain.interval[0] > 1.0 and self.gain.speedup >= LEAST_GAIN
 
     @property
+    def still_waits(self) -> bool:
+        """True if the script waited for input in its last run, as far as that was seen."""
+        return self.waiting is not None and self.waiting > MOST_WAITING
+
+    @property
     def gains(self) -> bool:
         """True if the runs that count for it are such a gain, beside all that were looked at."""
         gain = self.gain
@@ -214,9 +219,12 @@ class Search:
             if maker is not None and one.proposal.makes:
                 one.why = f"only one change of who makes the batches fits: {maker.title} is kept"
                 one.why = SHARING if one in self._sharing and not maker.shares else one.why
+            elif not one.paces and any(_waits_with_more(other, one) for other in left):
+                one.why = "more of them still wait for input"
             elif not one.paces and one not in held and not self._must_confirm(left):
                 self._try(one)
         waits = any(not one.paces and not one.why for one in left)
+        left += [] if maker else self._try_more(left)
         tried = [one for one in left if one.paces and not one.why]
         for one in _best_first(tried):
             if waits and not one.promises:
@@ -231,26 +239,32 @@ class Search:
         faster beyond the interval of the other in its first run, and is proven to be."""
         makers = [other for other in tried if other.proposal.makes and not other.why]
         rivals = [other for other in makers if other is not one] * one.proposal.makes
-        while rivals or (rivals := self._with_more(one)):
-            other = rivals.pop(0)
-            if not other.paces:
-                self._try(other)
+        for other in rivals:
             seems = not other.why and _is_faster(other, one) and self._has_time(self._proof_s)
             one = other if seems and self._confirm(other) and _is_faster(other, one) else one
         return one
 
-    def _with_more(self, one: Candidate) -> list[Candidate]:
-        """Return the change with twice the producers, once, if the script still waits for input
-        with more of them than there are cores, so that they wait, too."""
-        proposal = more_producers(one.proposal, above=cores())
-        known = {other.proposal.title for other in self.candidates}
-        waits = one.waiting is not None and one.waiting > MOST_WAITING
-        if not one.proposal.makes or not waits or proposal is None or proposal.title in known:
-            return []
-        if not self._has_time(self._seconds + self._proof_s):
-            return []
-        self.candidates.append(Candidate(proposal, []))
-        return self.candidates[-1:]
+    def _try_more(self, tried: Sequence[Candidate]) -> list[Candidate]:
+        """Try the best change of who makes the batches with twice the producers, and again twice:
+        as long as this is faster, and the script still waits for input with more of them than there
+        are cores, so that they wait, too. Return what was tried."""
+        makers = [one for one in tried if one.proposal.makes and one.promises]
+        best, found = max(makers, key=_best, default=None), list[Candidate]()
+        while best is not None and best.still_waits:
+            proposal = more_producers(best.proposal, above=cores())
+            known = {one.proposal.title for one in self.candidates}
+            if proposal is None or proposal.title in known:
+                break
+            if not self._has_time(self._seconds + self._proof_s):
+                break
+            more = Candidate(proposal, [])
+            self.candidates.append(more)
+            found.append(more)
+            self._try(more)
+            if not more.why and not _is_faster(more, best):
+                more.why = f"no faster than {best.proposal.title}"
+            best = None if more.why else more
+        return found
 
     def _held(self, left: Sequence[Candidate]) -> list[Candidate]:
         """Return those that wait for others: where the batches draw from the generators of the
@@ -286,6 +300,7 @@ class Search:
         """Run a candidate once; if it fails, another form of it."""
         result = self._rate((*self.edits, *one.proposal.edits), one.proposal.title)
         one.runs += 1
+        one.waiting = result.waiting
         if not result.failed:
             one.paces.append(result.pace)
             self._judge(one)
@@ -477,6 +492,17 @@ def more_producers(one: Proposal, *, above: int) -> Proposal | None:
     if edits == one.edits:
         return None
     return replace(one, title=changed(one.title), edits=edits, advice=None, instead=())
+
+
+def _waits_with_more(one: Candidate, other: Candidate) -> bool:
+    """Return True if a candidate that gains is another one with more producers, and the script
+    still waits for input with these."""
+    counts = [PRODUCERS.findall(each.proposal.title)[-1:] for each in (one, other)]
+    texts = {PRODUCERS.sub("", each.proposal.title) for each in (one, other)}
+    if not one.promises or not one.still_waits or len(texts) > 1 or not all(counts):
+        return False
+    (kind, count), (other_kind, fewer) = counts[0][0], counts[1][0]
+    return kind == other_kind and int(count) > int(fewer) and int(count) > cores()
 
 
 def _is_faster(one: Candidate, other: Candidate) -> bool:

@@ -87,10 +87,11 @@ def test_twice_the_producers(title: str, texts: list[str], found: list[str]) -> 
     ("waiting", "title", "left_s", "kept"),
     [
         (0.5, "threads=64", 999, "threads=256"),
-        (0.5, "threads=64", 60, "threads=64"),
+        (0.5, "threads=64", 48, "threads=128"),
+        (0.5, "threads=64", 42, "threads=64"),
         (0.05, "threads=64", 999, "threads=64"),
         (None, "threads=64", 999, "threads=64"),
-        (0.5, "threads=1", 999, "threads=1"),  # what waits for a core gains nothing by more
+        (0.5, "threads=1", 999, "threads=2"),  # what waits for a core gains nothing by more
     ],
 )
 def test_what_still_waits_for_input_is_tried_with_more_producers(
@@ -103,7 +104,10 @@ def test_what_still_waits_for_input_is_tried_with_more_producers(
             return replace(found, waiting=waiting)
 
     names = {"threads=64": 2.0, "threads=128": 3.0, "threads=256": 4.0, "threads=512": 4.0}
-    trials = Waiting({**names, "threads=1": 2.0, "threads=2": 3.0})
-    found = searched(trials, proposal(title, makes=True), left_s=left_s)
+    trials = Waiting({**names, "threads=1": 1.5, "threads=2": 1.6})
+    fewer = proposal("threads=2", makes=True)
+    found = searched(trials, proposal(title, makes=True), fewer, left_s=left_s)
     assert [edit.text for edit in found.edits] == [kept]
     assert ["threads=512"] in trials.ran or kept != "threads=256"
+    skipped = waiting == 0.5 and title == "threads=64"
+    assert (["threads=2"] not in trials.ran) == skipped

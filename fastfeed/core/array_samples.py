@@ -27,7 +27,7 @@ def sample_of(arrays: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
 def are_alone(arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
     """Return True if nothing but this sequence refers to the arrays, or to their memory."""
     most = max(map(sys.getrefcount, arrays))
-    return most <= REFERENCES and all(array.base is None for array in arrays)
+    return most <= REFERENCES and all(array.flags.owndata for array in arrays)
 
 
 def _part_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

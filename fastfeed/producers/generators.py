@@ -7,7 +7,7 @@ import gc
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, compress, filterfalse, repeat, starmap
 from sys import getrefcount
@@ -17,7 +17,9 @@ import numpy as np
 
 HAS_YOUNG = "t" not in getattr(sys, "abiflags", "")  # else free-threaded, without generations
 IN_A_LIST = next(map(getrefcount, [object()]))  # references to what is only in a list
-GENERATOR_KINDS: tuple[Any, ...] = (random.Random, np.random.RandomState, np.random.Generator)
+RANDOM_STATE: Any = type(np.random.mtrand._rand)  # whatever stands in its place
+GENERATOR_KINDS: tuple[Any, ...] = (random.Random, RANDOM_STATE, np.random.Generator)
+MAX_ADOPTED = 64  # more are not one for each purpose, but for each record
 
 
 class Generators:
@@ -26,12 +28,12 @@ class Generators:
     Those of `random`, `numpy.random` and, once it is imported, torch belong to them."""
 
     def __init__(
-        self, held: Iterable[Any] = (), *, known: Iterable[Any] = (), adopts: bool = False
+        self, held: Iterable[Any] = (), *, known: Iterable[Any] = (), roots: Sequence[Any] = ()
     ) -> None:
         self.held = list(map(_access_to, held := list(held)))
         self._known = [*held, *known]  # what is not adopted
         self._met: list[Any] = []
-        self._adopts = adopts
+        self._roots = roots  # of what may be adopted
 
     @staticmethod
     def present() -> tuple[Any, ...]:
@@ -55,16 +57,20 @@ class Generators:
         known = {id(one) for one in (*present, *_shared())}
         new = {id(one): one for one in _found() if id(one) not in known}
         held = new.values() if HAS_YOUNG else _as_reached(new, [within, sys.modules])
-        return cls(held, known=present, adopts=adopts)
+        return cls(held, known=present, roots=[within, sys.modules] if adopts else ())
 
     def adopt(self) -> int:
         """Add the generators that were made before the last call, and that something still holds;
         return their number. Those of torch are not seen. What lasts for one record, with a seed of
         its own, does not belong to them."""
-        if not self._adopts:
+        if not self._roots:
             return 0
         used = [uses > IN_A_LIST for uses in map(getrefcount, self._met)]
         kept = list(compress(self._met, used))
+        if len(kept) > MAX_ADOPTED:
+            kept, self._roots = [], ()
+        if len(kept) > 1:  # other workers may list them in another order
+            kept = list(_as_reached({id(one): one for one in kept}, self._roots))
         known = set(map(id, [*self._known, *kept, *_shared()]))
         self._met = [one for one in _found(None) if id(one) not in known]
         self._known += kept
@@ -149,7 +155,7 @@ def _access_to(one: Any) -> tuple[Any, Any, Any]:
         bits = one.bit_generator
         put = partial(setattr, bits, "state")
         return (lambda n: put(type(bits)(n).state)), (lambda: bits.state), put
-    if isinstance(one, np.random.RandomState):
+    if isinstance(one, RANDOM_STATE):
         kind, fresh = type(one._bit_generator), {"has_gauss": 0, "gauss": 0.0}
         state = partial(one.get_state, legacy=False)
         return (lambda n: one.set_state({**kind(n).state, **fresh})), state, one.set_state

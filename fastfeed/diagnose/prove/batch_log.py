@@ -33,7 +33,8 @@ class BatchLog(HookLog):
     Keras and sessions get, or that the script's copy shows.
 
     `fed`: what steps of a session are fed; `queued`: what threads feed to a queue of the graph;
-    `produced`: what producers give to a runner's queue in the graph, before it is cut or shuffled.
+    `produced`: what producers give to a runner's queue in the graph, before it is cut or shuffled;
+    `items`: what a callable's stream yields.
     """
 
     def __init__(self, most: int) -> None:
@@ -42,8 +43,8 @@ class BatchLog(HookLog):
         self.losses: list[float] = []
         self.short: ShortEpochs | None = None
         self.fitted, self.shown, self.fed = (Digests(most) for _ in range(3))
-        self.queued, self.produced = (Digests(most) for _ in range(2))
-        for one in (self.fitted, self.shown, self.fed, self.queued, self.produced):
+        self.queued, self.produced, self.items = (Digests(most) for _ in range(3))
+        for one in (self.fitted, self.shown, self.fed, self.queued, self.produced, self.items):
             one.ends_known = False
         self._loops: dict[int, Digests] = {}
 

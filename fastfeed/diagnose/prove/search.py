@@ -44,6 +44,8 @@ MOST_EPOCH, LEAST_EPOCH = 60, 8  # batches of an epoch where batches are compare
 SEEN_EPOCHS = 3  # in these steps
 DIGEST_RUNS = 3  # that compare two streams of batches: before, after, and before with other seeds
 
+LEAST_ITEMS = 4  # of a stream: the first one is in each copy, and the second one the same in all
+
 DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
 UNCOMPARED = Sameness("")
 NO_DIGESTS = "the run for the checksums of its batches failed"
@@ -145,7 +147,7 @@ class Search:
         self._tell = tell
         steps = int(self._digest_s / period_s / SEEN_EPOCHS) if period_s > 0 else MOST_EPOCH
         self._epoch = max(LEAST_EPOCH, min(MOST_EPOCH, steps))  # 0: as long as they are
-        self._known: dict[tuple[tuple[Edit, ...], bool, str], Digests | None] = {}
+        self._known: dict[tuple[tuple[Edit, ...], bool, str], Result] = {}
         self.candidates = [Candidate(one, list(one.instead)) for one in proposals]
         self.original: list[Pace] = []
         self.base: list[Pace] = self.original
@@ -219,9 +221,9 @@ class Search:
             if maker is not None and one.proposal.makes:
                 one.why = f"only one change of who makes the batches fits: {maker.title} is kept"
                 one.why = SHARING if one in self._sharing and not maker.shares else one.why
-            elif not one.paces and any(_waits_with_more(other, one) for other in left):
-                one.why = "more of them still wait for input"
-            elif not one.paces and one not in held and not self._must_confirm(left):
+            elif one.paces or one in held or any(_waits_with_more(two, one) for two in left):
+                continue
+            elif not self._must_confirm(left):
                 self._try(one)
         waits = any(not one.paces and not one.why for one in left)
         left += [] if maker else self._try_more(left)
@@ -401,11 +403,14 @@ class Search:
     def _kept_by_stream(self, edits: tuple[Edit, ...]) -> str:
         """Return why several producers may not have a stream each, "" if they may: a batch of it is
         another one without those before it."""
-        before, lone = self._digests(edits), self._digests(edits, purpose=LONE)
-        if before is None or lone is None:
+        usual, lone = (self._batches(edits, purpose=one) for one in (BATCHES, LONE))
+        if usual.failed or lone.failed:
             return NO_DIGESTS
-        found = compared(before, lone)
-        return "" if found.word == SAME else f"{DEPENDENT}: {found.text}"
+        if not usual.items.leaves:
+            return ""  # no stream is made for each producer
+        found = compared(usual.items, lone.items)
+        seen = len(lone.items.leaves) >= LEAST_ITEMS
+        return "" if found.word == SAME and seen else f"{DEPENDENT}: {found.text}"
 
     def _of_base(self, what: Proposal) -> tuple[Edit, ...]:
         """Return the edits of a base that shows its batches as a change of it does."""
@@ -437,13 +442,20 @@ class Search:
     def _digests(
         self, edits: tuple[Edit, ...], *, again: bool = False, purpose: str = BATCHES
     ) -> Digests | None:
+        found = self._batches(edits, again=again, purpose=purpose)
+        return None if found.failed else found.digests
+
+    def _batches(
+        self, edits: tuple[Edit, ...], *, again: bool = False, purpose: str = BATCHES
+    ) -> Result:
         key = (edits, again, purpose)
         if key not in self._known:
             self._tell("its first batches, to compare them")
             seconds, edits = self._digest_s, (*self._marks, *edits)
             self._check_time(seconds)
-            found = self._trials.batches(edits, seconds=seconds, purpose=purpose, epoch=self._epoch)
-            self._known[key] = None if found.failed else found.digests
+            self._known[key] = self._trials.batches(
+                edits, seconds=seconds, purpose=purpose, epoch=self._epoch
+            )
         return self._known[key]
 
     def _measure_base(self) -> None:

@@ -4,7 +4,6 @@ random numbers decide."""
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 import random
 import sys
@@ -24,10 +23,11 @@ ORDERED_BY = ("fastfeed.core.order", "fastfeed.engine.shuffle_pool", "fastfeed.s
 OF_ALL = ("seed", "manual_seed", "set_seed")  # of the generator of the module
 
 
-def set_seeds(log: HookLog, *, shift: int = 0) -> None:
+def set_seeds(log: HookLog, *, shift: int = 0) -> Callable[[], int]:
     """Seed what the script does not seed, and add a number to each seed that it sets from now on.
 
-    Processes that it starts are not reached.
+    Processes that it starts are not reached. Return a function that returns how many generators
+    were made without a seed.
     """
     seeds = _Seeds(shift)
     random.seed(shift)
@@ -36,7 +36,9 @@ def set_seeds(log: HookLog, *, shift: int = 0) -> None:
     original = random.Random.seed
 
     def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
-        original(self, seeds.other(a), version)
+        made = sys._getframe(1)  # of its kind
+        names_files = (made.f_back or made).f_globals.get("__name__") == "tempfile"
+        original(self, a if names_files else seeds.other(a), version)
 
     random.Random.seed = seed  # type: ignore[method-assign]
     hooks = ImportHooks(log, ())
@@ -47,6 +49,7 @@ def set_seeds(log: HookLog, *, shift: int = 0) -> None:
     hooks.add("tensorflow.python.framework.random_seed", seeds.install_graph)
     hooks.add("tensorflow.python.ops.stateful_random_ops", seeds.install_stateful)
     hooks.start()
+    return lambda: seeds.unseeded
 
 
 class _Seeds:
@@ -54,12 +57,14 @@ class _Seeds:
 
     def __init__(self, shift: int) -> None:
         self._shift = shift
-        self._unseeded = itertools.count(FIRST_SEED + shift)
+        self._first = FIRST_SEED + shift
+        self.unseeded = 0  # number of generators without a seed
 
     def other(self, seed: Any) -> Any:
         """Return the seed in place of one; a generator that has none gets the next of ours."""
         if seed is None:
-            return next(self._unseeded)
+            self.unseeded += 1
+            return self._first + self.unseeded - 1
         return self.shifted(seed) if self._shift else seed
 
     def shifted(self, seed: Any) -> Any:

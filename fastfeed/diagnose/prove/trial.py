@@ -50,13 +50,14 @@ KEPT_LINES = 12  # of its output, for a run that failed
 @dataclass(frozen=True)
 class Result:
     """What a run said. `failed`: why there are no figures, with the end of its output; `early`: a
-    longer run may have some; `waiting`: share of the steps' time that is a wait for input, None if
-    that was not seen."""
+    longer run may have some; `items`: of a callable's stream; `waiting`: share of the steps' time
+    that is a wait for input, None if that was not seen."""
 
     pace: Pace = NO_PACE
     failed: str = ""
     early: bool = False
     digests: Digests = field(default_factory=Digests)
+    items: Digests = field(default_factory=Digests)
     waiting: float | None = None
 
 
@@ -155,7 +156,8 @@ class Trials:
             what = f"{len(ends)} steps in {seconds:.3g} s after the warm-up: too few for a rate"
             return Result(failed=what, early=True)
         pace = pace_of(ends) if purpose == RATE else NO_PACE
-        return Result(pace, digests=digests, waiting=found["waiting"])
+        items = Digests.of_json(found["items"])
+        return Result(pace, digests=digests, items=items, waiting=found["waiting"])
 
     def _execute(
         self, run: Run, purpose: str, *, seconds: float, warmup: float, epoch: int = 0

@@ -3,6 +3,7 @@ own."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -18,7 +19,7 @@ from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.prove.batch_log import BatchLog, watch_batches
 from fastfeed.diagnose.prove.call_sites import CallSites
 from fastfeed.diagnose.prove.digests import Digests
-from fastfeed.diagnose.prove.lone_batches import install_lone_batches
+from fastfeed.diagnose.prove.lone_batches import lone_items, watch_streams
 from fastfeed.diagnose.prove.own_files import Bounds, OwnFiles
 from fastfeed.diagnose.prove.seeds import SHIFT, set_seeds
 from fastfeed.diagnose.prove.short_epochs import ShortEpochs
@@ -68,9 +69,9 @@ def main() -> None:
         collector = _Hooks()
     if isinstance(log, BatchLog):
         watch_batches(log)
-        set_seeds(log, shift=0 if purpose in (BATCHES, LONE) else SHIFT)
-        if purpose == LONE:
-            install_lone_batches(log)
+        unseeded = set_seeds(log, shift=0 if purpose in (BATCHES, LONE) else SHIFT)
+        lone = functools.partial(lone_items, unseeded=unseeded)
+        watch_streams(log, log.items, wrap=lone if purpose == LONE else iter)
         if settings["epoch"]:
             log.short = ShortEpochs(settings["epoch"], reordered=purpose == REORDERED)
             log.short.install(log)
@@ -131,11 +132,13 @@ class _Results:
         waits = [step.wait_s for step in steps if seen.loop is not None and seen.loop.waits in SEEN]
         waiting = sum(waits) / sum(step.end_s - step.begin_s for step in steps) if waits else None
         died = [one.text for one in recording.died]
-        batches = self._log.digests_of(seen.loop) if isinstance(self._log, BatchLog) else Digests()
+        batches, items = Digests(), Digests()
+        if isinstance(self._log, BatchLog):
+            batches, items = self._log.digests_of(seen.loop), self._log.items
         known = {os.path.realpath(one) for one in _loaded(self._script)}
         unused = [one for one in self._edited if os.path.realpath(one) not in known]
         found = {"ends": ends, "waiting": waiting, "died": died, "unused": unused}
-        _write(self._path, found | {"batches": batches.as_json()})
+        _write(self._path, found | {"batches": batches.as_json(), "items": items.as_json()})
 
 
 def _loaded(script: Script) -> set[str]:

@@ -12,6 +12,7 @@ import queue
 import random
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,9 @@ def seeded() -> random.Random:
 
 def drawn() -> Iterator[Any]:
     """Random generators of its own, of the process, and one that each batch makes anew."""
-    own, known = np.random.default_rng(1), np.random.RandomState(2)
+    own, known = np.random.default_rng(), np.random.RandomState()
+    own.bit_generator.state = np.random.PCG64(5).state
+    known.seed(2)
     for number in itertools.count():
         batch = own.random(), known.rand(), np.random.rand(), np.random.default_rng(4).random()
         yield batch, number * 0
@@ -105,7 +108,8 @@ def test_random_generators_go_on(draws: Callable[[], Iterator[Any]]) -> None:
     held = seeded()
     usual = list(itertools.islice(draws(), COUNT))
     held = seeded()
-    assert list(itertools.islice(lone_items(draws()), COUNT)) == usual
+    made = itertools.count(0, 2).__next__  # generators without a seed
+    assert list(itertools.islice(lone_items(draws(), unseeded=made), COUNT)) == usual
     assert len(set(map(str, usual))) == COUNT
 
 
@@ -121,6 +125,25 @@ def test_the_generator_of_torch_goes_on() -> None:
 
     usual = list(itertools.islice(floats(), COUNT))
     assert list(itertools.islice(lone_items(floats()), COUNT)) == usual
+
+
+def test_a_stream_that_seeds_a_generator_of_its_own_is_refused() -> None:
+    """Each of several producers would draw the same from it."""
+    found = lone_items(drawn())
+    next(found)
+    with pytest.raises(ProducerError, match="with a seed"):
+        next(found)
+
+
+def test_a_stream_that_reads_a_file_on_is_refused(tmp_path: Path) -> None:
+    """A copy of the process shares the place in it."""
+    path = tmp_path / "data"
+    path.write_bytes(bytes(range(100)))
+    with path.open("rb", buffering=0) as file:
+        found = lone_items(made_by(functools.partial(file.read, 8)))
+        assert next(found) == bytes(range(8))
+        with pytest.raises(ProducerError, match="reads a file on"):
+            next(found)
 
 
 def test_a_batch_that_fails_in_a_copy_is_an_error() -> None:

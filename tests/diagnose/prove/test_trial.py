@@ -14,6 +14,7 @@ import pytest
 from fastfeed.diagnose.proof import DIFFERENT, SAME
 from fastfeed.diagnose.prove import trial
 from fastfeed.diagnose.prove.digests import Digests, compared
+from fastfeed.diagnose.prove.search import LEAST_ITEMS
 from fastfeed.diagnose.prove.trial import Trials
 from fastfeed.diagnose.prove.trial_run import BATCHES, LONE
 from fastfeed.diagnose.prove.workspace import Workspace
@@ -36,7 +37,7 @@ def ended(words: list[str], stdout: Any) -> None:
     stdout.write(b"AttributeError: dataset\n")
     folder = Path(json.loads(words[3])["folder"])
     found = {"ends": [0.1 * n for n in range(40)], "died": [], "unused": [], "waiting": None}
-    found["batches"] = Digests().as_json()
+    found |= {name: Digests().as_json() for name in ("batches", "items")}
     (folder / "run.json").write_text(json.dumps(found))
 
 
@@ -115,4 +116,5 @@ def test_a_stream_with_a_place_of_its_own_is_seen(
     trials = Trials(room, seconds=5.0, end_s=time.monotonic() + 120.0, most_batches=12)
     found = [trials.batches((), seconds=3.0, purpose=one) for one in (BATCHES, LONE)]
     assert not any(one.failed for one in found)
-    assert compared(found[0].digests, found[1].digests).word == word
+    assert all(len(one.items.leaves) >= LEAST_ITEMS for one in found)
+    assert compared(found[0].items, found[1].items).word == word

@@ -65,7 +65,7 @@ class Batch:
                 f"{self.watched[0]} has changed while it waited: the source fills an array again "
                 "that its batches are, or are views of, or shuffles it in place, as between two "
                 "passes, or the loop changes it in place. Producer threads do not copy. Yield "
-                "copies, such as array.copy(), or use processes=, which copy"
+                "copies, such as array.copy(), or use processes= of one thread each, which copy"
             )
 
 

@@ -66,7 +66,9 @@ class Ring:
             number=0,
         )
         self.outlets = [
-            RingOutlet(self.writer, t, ordered=True, epoch=0, admit=lambda _: True)
+            RingOutlet(
+                self.writer, t, ordered=True, epoch=0, admit=lambda _: True, beside=threads > 1
+            )
             for t in range(threads)
         ]
         self.reader = self.handle.reader

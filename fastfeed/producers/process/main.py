@@ -155,10 +155,10 @@ def ring_outlets(
         number=task.number,
     )
     epochs = [task.skip[task.producer(thread)][0] for thread in range(task.threads)]
-    return [
-        RingOutlet(writer, thread, ordered=task.dispatched, epoch=epoch, admit=admit)
-        for thread, epoch in enumerate(epochs)
-    ], news
+    made = partial(
+        RingOutlet, writer, ordered=task.dispatched, admit=admit, beside=task.threads > 1
+    )
+    return [made(thread, epoch=epoch) for thread, epoch in enumerate(epochs)], news
 
 
 def producers_of(

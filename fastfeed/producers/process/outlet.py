@@ -34,8 +34,11 @@ class RingOutlet(Outlet):
         ordered: bool,
         epoch: int,
         admit: Callable[[int], bool],
+        beside: bool = False,
     ) -> None:
+        """`beside`: other threads of this process make batches, too."""
         super().__init__(ordered=ordered, admit=admit)
+        self._beside = beside
         self._writer = writer
         self._thread = thread
         self._spec: BatchSpec | None = None
@@ -70,8 +73,13 @@ class RingOutlet(Outlet):
         """Publish what is in progress, so that it can be named if this process dies."""
         self._writer.page.set_in_flight(self._thread, (key, item, record))
 
+    def look(self, batch: Batch, place: str) -> None:
+        """Watch a batch that the code of other threads may change until it is in the ring."""
+        if self._beside:
+            batch.watch(place)
+
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
-        """Send a batch under its ticket or epoch."""
+        """Send a batch under its ticket or epoch. Raise SpecError if it has changed meanwhile."""
         self._writer.refuse_stopped()
         batch = produced.batch
         origin = self._thread if self.ordered else produced.stream
@@ -82,6 +90,7 @@ class RingOutlet(Outlet):
             if spec is not self._spec:
                 self._set_spec(spec)
             slot, room = self._fill(batch)
+            batch.refuse_changed()
             self._writer.page.publish(self._thread, self.row)
             self._writer.commit(
                 slot, (BATCH, origin, slot, key, item, batch.rows, room, self._writer.number)

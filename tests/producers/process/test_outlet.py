@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +44,19 @@ def test_everything_that_is_said_tells_who_and_where() -> None:
         assert [(t[3], t[4]) for t in told[1:3] if t] == [(8, 6), (9, 7)]
         assert told[4] and told[4][3] == 4
         assert [str(pair.handle.error(k)[0]) for k in (b"E", b"K")] == ["two", "one"]
+
+
+def test_a_batch_that_another_thread_changes_before_it_is_sent_is_refused() -> None:
+    """Such as a buffer of a transform that all threads of the process fill."""
+    with ring(threads=2) as pair:
+        spec, batch = checked(ROW, [1] * 3)
+        outlet, kept = pair.outlets[0], batch.leaves[0]
+        outlet.look(batch, "batch 7")
+        assert outlet.put(ProducedBatch(batch, -1, ""), 7, item=0, spec=spec)
+        outlet.look(batch, "batch 8")
+        kept[:] += 1
+        with pytest.raises(SpecError, match="batch 8 has changed"):
+            outlet.put(ProducedBatch(batch, -1, ""), 8, item=0, spec=spec)
 
 
 @settings(max_examples=30)

@@ -11,7 +11,7 @@ import numpy as np
 WHOLE_NBYTES = 1024  # of an array that is its own sample
 RUN_NBYTES, RUNS = 64, 32  # of the sample of a larger one, at least
 ELEMENTS = 256  # of one that does not lie in a row, or holds objects
-REFERENCES = max(map(sys.getrefcount, (np.empty(1),)))  # to what is in a tuple only
+REFERENCES = max(map(sys.getrefcount, (np.empty(1),)))  # to what only a list or a tuple holds
 
 
 def sample_of(arrays: Sequence[np.ndarray[Any, Any]]) -> list[Any]:

@@ -366,7 +366,7 @@ class BatchBuilder:
 
     def _fetch_all(self, payload: Any, worker: Worker, *, number: int) -> Any:
         """Return all items of a payload, or None where they come one by one."""
-        if self._generators is not None:
+        if self._generators is not None and self._seeds_items:
             self._seeded_worker(worker, payload[0], number=number, position=0)
         return self._reader.fetch_all(payload)
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from fastfeed.core.array_samples import REFERENCES
+
 HAS_YOUNG = "t" not in getattr(sys, "abiflags", "")  # else free-threaded, without generations
-IN_A_LIST = next(map(getrefcount, [object()]))  # references to what is only in a list
 RANDOM_STATE: Any = type(np.random.mtrand._rand)  # whatever stands in its place
 GENERATOR_KINDS: tuple[Any, ...] = (random.Random, RANDOM_STATE, np.random.Generator)
 MAX_ADOPTED = 64  # more are not one for each purpose, but for each record
@@ -65,7 +66,7 @@ class Generators:
         its own, does not belong to them."""
         if not self._roots:
             return 0
-        used = [uses > IN_A_LIST for uses in map(getrefcount, self._met)]
+        used = [uses > REFERENCES for uses in map(getrefcount, self._met)]
         kept = list(compress(self._met, used))
         if len(kept) > MAX_ADOPTED:
             kept, self._roots = [], ()

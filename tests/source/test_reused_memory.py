@@ -120,19 +120,24 @@ def test_an_array_that_the_loop_may_have_is_refused_as_soon_as_it_comes_again(
     assert count == ring
 
 
-def test_arrays_that_come_back_from_the_loop_are_filled_again() -> None:
-    """A pool as small as what may wait is large enough if the loop gives its arrays back."""
+def pool_of(rows: int, *, count: int) -> tuple[queue.Queue[Any], Callable[[], Iterator[Any]]]:
+    """Return twelve arrays, and a source that fills those that are there."""
     pool: queue.Queue[Any] = queue.Queue()
     for _ in range(12):
-        pool.put(np.empty((4, 3)))
+        pool.put(np.empty((rows, 3)))
 
     def batches() -> Iterator[Any]:
-        for number in range(200):
+        for number in range(count):
             array = pool.get(timeout=30)
             array[:] = number
             yield array
 
-    found = []
+    return pool, batches
+
+
+def test_arrays_that_come_back_from_the_loop_are_filled_again() -> None:
+    """A pool as small as what may wait is large enough if the loop gives its arrays back."""
+    found, (pool, batches) = list[int](), pool_of(4, count=200)
     with FeedRunner(batches, prefetch=10) as runner:
         for x in runner:
             found.append(int(x[0, 0]))
@@ -141,17 +146,7 @@ def test_arrays_that_come_back_from_the_loop_are_filled_again() -> None:
 
 
 def test_arrays_that_come_back_when_their_parts_were_used_are_filled_again() -> None:
-    pool: queue.Queue[Any] = queue.Queue()
-    for _ in range(12):
-        pool.put(np.empty((6, 3)))
-
-    def batches() -> Iterator[Any]:
-        for number in range(100):
-            array = pool.get(timeout=30)
-            array[:] = number
-            yield array
-
-    found = []
+    found, (pool, batches) = list[int](), pool_of(6, count=100)
     with FeedRunner(batches, prefetch=10, batch_size=3) as runner:
         for x in runner:
             found.append(int(x[0, 0]))

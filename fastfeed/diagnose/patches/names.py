@@ -88,14 +88,12 @@ def _read(node: ast.AST) -> Iterator[str]:
         yield from filter(None, [path_of(node.target)])
 
 
-def changed(
-    nodes: Iterable[ast.AST], *, made: Set[str] = frozenset(), but: Set[ast.AST] = frozenset()
-) -> set[str]:
+def changed(nodes: Iterable[ast.AST], *, made: Set[str] = frozenset()) -> set[str]:
     """Return the names whose values are changed in place: by a store to a part, as the object of a
     method whose result nobody takes, or as its argument. `print` and logs change none, nor do
-    methods of what is `made` here, such as `rows.append`; `but`: nodes that do not count."""
+    methods of what is `made` here, such as `rows.append`."""
     found: set[str] = set()
-    for one in (child for node in nodes for child in own(node) if child not in but):
+    for one in (child for node in nodes for child in own(node)):
         if isinstance(one, (ast.Subscript, ast.Attribute)) and isinstance(
             one.ctx, (ast.Store, ast.Del)
         ):
@@ -176,16 +174,13 @@ def advanced(nodes: Iterable[ast.AST]) -> set[str]:
     return found - inner - {"", OWNER}
 
 
-def kept_by(
-    loop: ast.For | ast.While, *, modules: Set[str], but: Set[ast.AST] = frozenset()
-) -> set[str]:
+def kept_by(loop: ast.For | ast.While, *, modules: Set[str]) -> set[str]:
     """Return the dotted names by which one turn of a loop may leave something to the next: of what
-    it changes, other than in the nodes `but`, and does not make, and of what it reads before it
-    binds it."""
+    it changes and does not make, and of what it reads before it binds it."""
     target = set(bound([loop.target])) if isinstance(loop, ast.For) else set()
     written, needed = set(bound(loop.body)), read_first(loop.body)
     made = (written - needed) | target
-    found = changed(loop.body, made=made, but=but) | advanced(loop.body)
+    found = changed(loop.body, made=made) | advanced(loop.body)
     kept = {one for one in found if one.partition(".")[0] not in made | modules}
     return kept | written & (needed - target)
 

@@ -406,7 +406,7 @@ class Search:
         usual, lone = (self._batches(edits, purpose=one) for one in (BATCHES, LONE))
         if usual.failed or lone.failed:
             return NO_DIGESTS
-        if not usual.items.leaves:
+        if not usual.items.leaves and not usual.items.unknown:
             return ""  # no stream is made for each producer
         found = compared(usual.items, lone.items)
         seen = len(lone.items.leaves) >= LEAST_ITEMS

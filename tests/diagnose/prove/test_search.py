@@ -32,6 +32,7 @@ class FakeTrials:
     short = False  # its epochs can be shortened
     items = 4  # of a callable's stream that are seen
     keeps = False  # a batch is another one without those before it
+    unknown = ""  # why these have no checksums
     draws = 0  # before how many of its batches the shared generators drew
 
     def __init__(self, gains: dict[str, Any], *, noise: float = 0.0, batches: Any = None) -> None:
@@ -70,6 +71,7 @@ class FakeTrials:
         found.shortened = bool(epoch and self.short)
         found.draws = self.draws
         items = Digests()
+        items.unknown = self.unknown
         for number in range(self.items):
             items.add(np.full((2, 2), value + number))
         return Result(digests=found, items=items)
@@ -474,6 +476,13 @@ def test_a_stream_that_keeps_something_is_for_one_producer(
     found = searched(trials, proposal("several", single=(), allows=(SAME, OTHER_DRAWS)))
     assert bool(found.edits) == (not refused)
     assert ("keeps something" in whys(found)["several"]) == refused
+
+
+def test_a_stream_whose_items_have_no_checksum_is_for_one_producer() -> None:
+    trials = FakeTrials({"several": 2.0}, batches=lambda edits: 7 if "several" in edits else 0)
+    trials.unknown = "TypeError: a batch holds Picture, which has no checksum"
+    found = searched(trials, proposal("several", single=(), allows=(SAME, OTHER_DRAWS)))
+    assert not found.edits and "no checksum" in whys(found)["several"]
 
 
 @pytest.mark.parametrize(

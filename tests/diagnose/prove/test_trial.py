@@ -25,11 +25,15 @@ from fastfeed.diagnose.run.script import Script
 def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
     """Runs of an empty script."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("")
-    scratch = tmp_path / "scratch"
+    return trials_of(tmp_path, "", end_s=math.inf)
+
+
+def trials_of(folder: Path, text: str, **options: Any) -> Trials:
+    (folder / "train.py").write_text(text)
+    scratch = folder / "scratch"
     scratch.mkdir()
     room = Workspace(Script(("train.py",)), scratch=scratch, environment={})
-    return Trials(room, seconds=5.0, end_s=math.inf)
+    return Trials(room, seconds=5.0, **options)
 
 
 def ended(words: list[str], stdout: Any) -> None:
@@ -109,11 +113,8 @@ def test_a_stream_with_a_place_of_its_own_is_seen(
 ) -> None:
     """Random numbers in its batches hide that several producers of it would repeat records."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(STREAM.format(stream=stream))
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    room = Workspace(Script(("train.py",)), scratch=scratch, environment={})
-    trials = Trials(room, seconds=5.0, end_s=time.monotonic() + 120.0, most_batches=12)
+    end_s, text = time.monotonic() + 120.0, STREAM.format(stream=stream)
+    trials = trials_of(tmp_path, text, end_s=end_s, most_batches=12)
     found = [trials.batches((), seconds=3.0, purpose=one) for one in (BATCHES, LONE)]
     assert not any(one.failed for one in found)
     assert all(len(one.items.leaves) >= LEAST_ITEMS for one in found)

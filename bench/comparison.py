@@ -29,6 +29,7 @@ from tests.scenarios.labels import LABELS
 COMPARISON = ROOT / "docs" / "comparison.md"
 FIGURES = ROOT / "bench" / "results"
 FEATURES, PROFILERS, TRAININGS = "features", "profilers", "trainings"
+PUBLIC = "public_profilers"
 README = "../bench/results/README.md"
 # what is measured, and the section of bench/results/README.md that has the whole table
 SECTIONS = {
@@ -263,7 +264,7 @@ def of_training(
 
 
 def documents() -> dict[str, Any]:
-    more = (CALL, FAULTS, PROFILERS, TRAININGS)
+    more = (CALL, FAULTS, PROFILERS, PUBLIC, TRAININGS)
     found: dict[str, Any] = {kind: read(FIGURES / f"{kind}.json") for kind in (*WITH_ROWS, *more)}
     for kind in ("arrays", "migrations"):
         found[kind] = json.loads((FIGURES / f"{kind}.json").read_text())
@@ -471,6 +472,20 @@ def profiler_facts(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def public_facts(document: dict[str, Any]) -> dict[str, Any]:
+    """What the text about the profilers on public scripts says in figures."""
+    rows, left = document["rows"], document["not_run"]
+    return {
+        "table": profiler_table(document),
+        "errors": profiler_errors(document),
+        "rows": len(rows),
+        "limited": sum(row["limited"] for row in rows),
+        "seconds": f"{document['plan']['watched']:g}",
+        "not_run": ", ".join(f"`{name}`" for name in left),
+        "at": document["machine"]["at"].split()[0],
+    }
+
+
 def addresses(sources: dict[str, str]) -> str:
     """What the labels of links stand for."""
     places = {label: f"{README}#{anchor}" for label, anchor in SECTIONS.values()}
@@ -545,6 +560,7 @@ def page() -> str:
         at=features["at"],
         features={t["name"]: feature_table(t, sources) for t in features["tables"]},
         profilers=profiler_facts(found[PROFILERS]),
+        public=public_facts(found[PUBLIC]),
         addresses=addresses(sources),
     )
 

@@ -3,9 +3,9 @@
     python -m bench.figures
 
 These are docs/comparison.md, docs/trainings.md, the pictures of docs, the tables of
-bench/results/README.md with their pictures, those of docs/data-parallel.md and
-docs/metric-learning.md, the figures of README.md and docs/proving.md, and in README.md and
-docs/tutorial.md what its proof says. A document has a picture if there is one beside it.
+bench/results/README.md with their pictures, the tables of pages of docs, the figures of README.md
+and docs/proving.md, and in README.md and docs/tutorial.md what its proof says. A document has a
+picture if there is one beside it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ README = ROOT / "README.md"
 PROOFS = ROOT / "docs" / "proving.md"
 # Pages with tables of documents, and the function that makes the table of each.
 TABLE_PAGES = [
-    *(ROOT / "docs" / name for name in ("data-parallel.md", "metric-learning.md")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("data-parallel", "metric-learning", "jobs")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("how-it-measures", "scale-out")),
     FIGURES / "README.md",
 ]
 TABLES = {
@@ -41,8 +42,15 @@ TABLES = {
     "arrays": ("bench.arrays", "table"),
     "migrations": ("bench.migrations.__main__", "table"),
     "planning": ("bench.planning", "table"),
+    "accuracy": ("bench.accuracy", "table"),
+    "observer": ("bench.observer", "table"),
+    "remote": ("bench.remote", "table"),
+    "remote_promises": ("bench.remote", "promises"),
 }
-OF_ANOTHER = {"metric_rates": "metric_learning"}  # documents of another name
+OF_ANOTHER = {
+    "metric_rates": "metric_learning",
+    "remote_promises": "remote",
+}  # documents of another name
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n\n).*?(?=<!-- end -->)", re.DOTALL)
 MARKED = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end -->)", re.DOTALL)
 LEAST_GAIN = 1.05  # of a patch

@@ -14,24 +14,29 @@ from __future__ import annotations
 import argparse
 import gc
 import hashlib
-import json
 import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.report import wrapped
+from bench.results import SCHEMA, machine, write
 from fastfeed import FeedRunner, Remote, Worker
 from fastfeed.model.prediction import FEW_STEPS
 from fastfeed.model.simulate import simulate
 from fastfeed.model.workload import BATCH_PARTS, STEP_PARTS, Producers, Workload, fed_by, rows_of
 
-SIZES = {"9.6 MB": 9_633_792, "100 KB": 102_400, "1 KB": 1024}
+KIND = "remote"
+RAY, DATA = "Ray itself, a plain loop over its stream", "Ray Data, `iter_batches`"
+SERVICE = "tf.data service"
+SIZES = {"9.6 MB": 9_633_792, "100 KB": 102_400, "1 KB": 1024}  # of a batch
 STORE_NBYTES = 10**9
 PRODUCERS = 2
 Results = dict[str, Any]
@@ -270,8 +275,48 @@ def model(given: Any) -> Results:
 PARTS = {"large": large, "small": small, "loss": loss, "model": model}
 
 
+def table(document: dict[str, Any]) -> str:
+    """Return the table of docs/scale-out.md."""
+    peers = {"fastfeed": "fastfeed", "ray": RAY, "ray data": DATA, "tf.data service": SERVICE}
+    lines = [["batches/s", *peers.values()], ["---", *["--:"] * len(peers)]]
+    found = {**document["parts"]["large"], **document["parts"]["small"]}
+    for size in SIZES:
+        rates = [found[size].get(peer) for peer in peers]
+        lines.append([size, *(_spread(one) if one else "" for one in rates)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
+
+
+def promises(document: dict[str, Any]) -> str:
+    """Return what docs/scale-out.md says of lost nodes and of the model."""
+    lost, modelled = document["parts"]["loss"], document["parts"]["model"]
+    waits, simulated = lost["gaps_s"], modelled["simulated"]
+    errors = [
+        simulated[count] / statistics.median(rates) - 1 for count, rates in modelled["real"].items()
+    ]
+    kept = "all batches in order, none lost or repeated" if lost["as promised"] else "NOT in order"
+    items = (
+        f"A node killed every {document['plan']['kill_every_s']:g} s, {len(waits)} times, in a "
+        f"local cluster on the same cores: {kept}, and never a wait of more than {max(waits):.1f} "
+        "s. A successor gets the source anew, because Ray would wait for the copy on the lost "
+        "node. It never starts on a node that does not answer.",
+        f"[The model](model.md) is within {100 * max(map(abs, errors)):.0f} % of real runs with "
+        f"{', '.join([*simulated][:-1])} and {[*simulated][-1]} producers that wait 20 ms for a "
+        "batch, and a step of 5 ms.",
+    )
+    return "\n".join(wrapped(f"- {item}") for item in items)
+
+
+def _spread(values: list[float]) -> str:
+    middle, low, high = (f"{one:,.0f}" for one in (statistics.median(values), *_ends(values)))
+    return f"{middle} ({low} to {high})"
+
+
+def _ends(values: list[float]) -> tuple[float, float]:
+    return min(values), max(values)
+
+
 def main() -> None:
-    """Measure the parts that were asked for, and write them to a file each."""
+    """Measure the parts that were asked for, and write them to remote.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--rounds", type=int, default=3)
@@ -280,19 +325,18 @@ def main() -> None:
     parser.add_argument("--kill-every-s", type=float, default=6.0)
     parser.add_argument("--output", type=Path, default=Path("build/remote"))
     given = parser.parse_args()
-    given.output.mkdir(parents=True, exist_ok=True)
     import ray
 
+    plan = {key: value for key, value in vars(given).items() if key not in ("output", "parts")}
+    known = {name: metadata.version(name) for name in ("fastfeed", "ray")}
+    document = {"schema": SCHEMA, "kind": KIND, "plan": plan, "machine": machine()}
+    document |= {"versions": known, "parts": {}}
     for part in given.parts.split(","):
         if not ray.is_initialized() and part != "loss":
             options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
             ray.init(address="local", num_cpus=4, object_store_memory=STORE_NBYTES, **options)
-        result = PARTS[part](given)
-        text = json.dumps({"part": part, "rounds": given.rounds, **result}, indent=1)
-        (given.output / f"{part}.json").write_text(text + "\n")
-        for name, values in result.items():
-            if isinstance(values, list) and values:
-                print(f"{name}: median {statistics.median(values):.3g}, {values}")
+        document["parts"][part] = PARTS[part](given)
+        write(document, given.output)
 
 
 if __name__ == "__main__":

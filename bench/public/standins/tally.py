@@ -6,6 +6,7 @@ import atexit
 import itertools
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +36,8 @@ def tick(*_: Any, **__: Any) -> None:
         _began.append((now, *_cpu()))
     if len(_times) > FIRST and now - _times[FIRST] > _settings["warmup"] + _settings["seconds"]:
         _write()
+        if "tally.exit" in _settings["switches"]:
+            sys.exit()  # a profiler writes its report
         os._exit(0)
 
 

@@ -279,7 +279,7 @@ def pause(case: Case, first: bool) -> list[Recommendation]:
     change = f"do it less often, or {more}: {names or 'the work between steps'}"
     # Their time was measured; whether input would then be the limit was not.
     behind = case.figures.starvation >= INPUT_BOUND
-    untested = "producers make batches during the pauses, too" if behind else ""
+    untested = "less if producers make batches during the pauses" if behind else ""
     knob = ("every", "10x the steps")
     return [case.recommend(change, knob, knobs.pauses(TENTH), untested=untested)]
 

@@ -27,6 +27,7 @@ from fastfeed.diagnose.patches.python_maps import PythonMaps
 from fastfeed.diagnose.patches.rarer import RarerPauses
 from fastfeed.diagnose.patches.serial_loop import SerialLoop
 from fastfeed.diagnose.patches.source_file import Edit, edited
+from fastfeed.diagnose.patches.step_threads import room_for
 from fastfeed.errors import OptionError
 
 PATCHES: tuple[Patch, ...] = (
@@ -65,7 +66,9 @@ def proposals_of(case: PatchCase) -> Iterator[Proposal]:
         for rank, one in enumerate(_proposals_or_none(case, patch)):
             forms = [form for form in (one, *one.instead) if _is_python(case, form)]
             if forms:
-                found.setdefault(forms[0].edits, replace(forms[0], instead=tuple(forms[1:])))
+                room = room_for(case, forms[0]) if forms[0].makes else ()
+                whole = replace(forms[0], instead=tuple(forms[1:]), room=room)
+                found.setdefault(forms[0].edits, whole)
                 ranks.setdefault(forms[0].edits, rank)
     known = [one.advice.predicted_speedup for one in found.values() if one.advice]
     most = max(known, default=1.0)

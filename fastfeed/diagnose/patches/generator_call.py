@@ -86,12 +86,14 @@ def _instead_of(
     name, given = file.source(call.func), call.args or call.keywords
     sinks = [f".{one}()" for one in ("torch", "jax") if one in imported_by(file)]
     shows = shown_by_loop(case)
+    outer = next(iter(file.ancestors(call)))
+    looped = isinstance(outer, ast.For) and outer.iter is call
     for words, advice in producer_words(case, copies=False, told=told):
         seed = drawn_seed(case, file, body=function.body, options=words, made_in=made_in)
         source, forms = f"lambda: {file.source(call)}" if given else name, []
         for sink in [keras_sink(file)] if keras else [*sinks, ""]:
             made = f"{RUNNER}({source}, {words}{seed}){sink}"
-            edit = file.replaced(call, made if keras else f"iter({made})")
+            edit = file.replaced(call, made if keras or looped else f"iter({made})")
             title = f"{RUNNER}({name}, {words}){sink}"
             edits = (*case.runner_import(file), edit)
             one = Proposal(title, edits, advice, shows=shows, makes=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from fastfeed.diagnose.patches.source_file import Edit, SourceFile, called
 from fastfeed.diagnose.proof import SAME, UNKNOWN, WORDS
 
 RUNNER = "FeedRunner"
+PRODUCERS = re.compile(r"\b(processes|threads|num_workers)=([0-9]+)")
 # Of a change that runs the same code in the same order: equal seeds must give equal batches.
 ALIKE = (SAME, UNKNOWN)
 COMPARED = WORDS[: WORDS.index(UNKNOWN)]  # of a change whose batches must be seen
@@ -43,7 +45,8 @@ class Proposal:
     the same as this one: then no batch depends on those that were made before it. `single`: edits
     of the same change with one thread, where each of its producers has a whole stream. Unless they
     share out its records, the batches of this thread may depend on none of those before. `shares`:
-    these producers are threads, which share the random generators of the process.
+    these producers are threads, which share the random generators of the process. `room`: edits
+    that leave these producers the cores that the step's own threads would take.
     """
 
     title: str
@@ -61,6 +64,7 @@ class Proposal:
     alone: tuple[Edit, ...] = ()
     single: tuple[Edit, ...] | None = None
     shares: bool = False
+    room: tuple[Edit, ...] = ()
 
 
 class Patch(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fastfeed.core.machine import cores
-from fastfeed.diagnose.patches.proposal import Proposal
+from fastfeed.diagnose.patches.proposal import PRODUCERS, Proposal
 from fastfeed.diagnose.patches.source_file import Edit
 from fastfeed.diagnose.proof import (
     DIFFERENT,
@@ -37,7 +37,6 @@ LEAST_GAIN = 1.02  # a smaller one is not worth a change of the script
 NARROW = 0.05  # half width of an interval that needs no more runs
 MAX_RUNS = 4  # of a candidate
 MOST_WAITING = 0.1  # share of the time; with more of it, more producers may gain
-PRODUCERS = re.compile(r"\b(processes|threads|num_workers)=([0-9]+)")
 DIGEST_STEPS = 260  # most steps in which the first batches are seen
 PROOF_RUNS = 4  # of base and candidate in turn, from which on an interval may be narrow
 MOST_EPOCH, LEAST_EPOCH = 60, 8  # batches of an epoch where batches are compared
@@ -46,6 +45,8 @@ DIGEST_RUNS = 3  # that compare two streams of batches: before, after, and befor
 
 LEAST_ITEMS = 4  # of a stream: the first one is in each copy, and the second one the same in all
 
+SINGLY = ", but with one producer"
+PURPOSES = {BATCHES: "", RESEEDED: ", other seeds", REORDERED: ", other order", LONE: ", alone"}
 DIFFERING = (DIFFERENT, OTHER_DRAWS, OTHER_ORDER)
 UNCOMPARED = Sameness("")
 NO_DIGESTS = "the run for the checksums of its batches failed"
@@ -54,6 +55,7 @@ DEPENDENT = (
     "its stream keeps something from one batch to the next, and each producer would have its own"
 )
 SHARING = "its threads would share the random generators that its batches draw from"
+IS_SLOWER = "slower"
 BROKEN_OFF = "the proof was interrupted"
 NOT_CONFIRMED = "no time was left to compare its batches, or to run it again: give more --budget"
 
@@ -226,7 +228,7 @@ class Search:
             elif not self._must_confirm(left):
                 self._try(one)
         waits = any(not one.paces and not one.why for one in left)
-        left += [] if maker else self._try_more(left)
+        left += [] if maker else [*self._try_more(left), *self._try_room(left)]
         tried = [one for one in left if one.paces and not one.why]
         for one in _best_first(tried):
             if waits and not one.promises:
@@ -268,6 +270,24 @@ class Search:
             best = None if more.why else more
         return found
 
+    def _try_room(self, tried: Sequence[Candidate]) -> list[Candidate]:
+        """Try the best change of who makes the batches once more, with fewer threads of the step,
+        if none of these changes gains: its producers may wait for the cores that the step takes.
+        Return what was tried."""
+        makers = [one for one in tried if one.proposal.makes and one.gain is not None]
+        slow = [one.proposal for one in _best_first(makers) if one.why in ("", IS_SLOWER)]
+        if not slow or not slow[0].room or any(one.promises for one in makers):
+            return []
+        title = f"{slow[0].title}, and {slow[0].room[-1].text.strip()}"
+        known = title in {one.proposal.title for one in self.candidates}
+        if known or not self._has_time(self._seconds + self._proof_s):
+            return []
+        edits = (*slow[0].edits, *slow[0].room)
+        more = Candidate(replace(slow[0], title=title, edits=edits, room=(), instead=()), [])
+        self.candidates.append(more)
+        self._try(more)
+        return [more]
+
     def _held(self, left: Sequence[Candidate]) -> list[Candidate]:
         """Return those that wait for others: where the batches draw from the generators of the
         process, threads that share them make other ones, and processes have their own."""
@@ -307,7 +327,7 @@ class Search:
             one.paces.append(result.pace)
             self._judge(one)
             if one.gain is not None and one.gain.interval[1] < 1.0:
-                one.why = "slower"
+                one.why = IS_SLOWER
         elif one.forms:
             one.take(one.forms.pop(0))
             self._try(one)
@@ -343,7 +363,7 @@ class Search:
                 break
         on_top = " on top of what is kept" if self.kept else ""
         slower = one.gain is not None and one.gain.interval[1] < 1.0
-        why = "slower" if slower else "no gain beyond the spread of the runs"
+        why = IS_SLOWER if slower else "no gain beyond the spread of the runs"
         one.why = "" if one.gains else f"{why}{on_top}"
         return one.gains
 
@@ -450,7 +470,7 @@ class Search:
     ) -> Result:
         key = (edits, again, purpose)
         if key not in self._known:
-            self._tell("its first batches, to compare them")
+            self._tell(f"first batches of {self._name(edits)}{PURPOSES[purpose]}")
             seconds, edits = self._digest_s, (*self._marks, *edits)
             self._check_time(seconds)
             self._known[key] = self._trials.batches(
@@ -458,8 +478,17 @@ class Search:
             )
         return self._known[key]
 
+    def _name(self, edits: tuple[Edit, ...]) -> str:
+        """Return the title of the candidate that edits are of, or what names their base."""
+        found = [(0, "what is kept" if self.edits else "the script as it is")]
+        for one in (each.proposal for each in self.candidates):
+            for own, words in ((one.edits, ""), (one.alone, SINGLY), (one.single or (), SINGLY)):
+                if set(own) <= set(edits) and not set(own) <= set(self.edits):
+                    found.append((len(own), f"{one.title}{words}"))
+        return max(found)[1]
+
     def _measure_base(self) -> None:
-        result = self._rate(self.edits, "the script as it is" if not self.edits else "what is kept")
+        result = self._rate(self.edits, self._name(self.edits))
         if not result.failed:
             self.base.append(result.pace)
         elif not self.base:

@@ -285,9 +285,9 @@ def _remarks(told: Json) -> Iterator[str]:
         )
     if gap := told["device_gap"]:
         yield (
-            f"A fetch left the accelerator without work for {duration(gap['median_s'])} (p99 "
+            f"A fetch left the device without work for {duration(gap['median_s'])} (p99 "
             f"{duration(gap['p99_s'])}), {percent(gap['share'])} of the time, by its own clock. "
-            "The host's clock also counts waits in which the accelerator still computes."
+            "The host's clock also counts waits in which the device still computes."
         )
     if told["loop"] and told["loop"]["note"]:
         yield f"Note: {told['loop']['note']}"

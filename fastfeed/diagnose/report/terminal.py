@@ -28,7 +28,7 @@ PART_STYLES = {
 }
 ASCII = str.maketrans({"█": "#", "–": "-", "µ": "u", "•": "*", "×": "x"})
 BAR_CELLS = 40  # of a whole step
-LABEL_CELLS = 12  # that a label has at least
+GAIN_CELLS = 9  # before the bar of a gain
 WIDEST = 100  # columns; longer lines are hard to read
 LAST_LINES = 14  # of a traceback
 MAX_SHOWN_TEXTS = 4
@@ -79,11 +79,11 @@ def _section(section: sections.ReportSection) -> Iterator[RenderableType]:
     if section.facts:
         yield Columns([Text(clean(" ".join(fact)), "dim") for fact in section.facts], (0, 3))
     yield from (Text(clean(text), overflow="fold") for text in section.texts)
-    if section.gains:
-        yield _gains(section.gains)
     if section.diff:
         # its lines are not folded; print it with `crop=False`
-        yield Text(clean_lines(section.diff).rstrip("\n"), no_wrap=True, overflow="ignore")
+        yield Text(f"\n{clean_lines(section.diff).rstrip()}\n", no_wrap=True, overflow="ignore")
+    if section.gains:
+        yield from _gains(section.gains)
     yield from map(_last_lines, section.pieces[:MAX_SHOWN_TEXTS])
     yield from map(_item, section.items)
     yield from map(_table, section.tables)
@@ -98,21 +98,19 @@ def _bar(parts: Sequence[sections.BarPart]) -> RenderableType:
     return table
 
 
-def _gains(gains: Sequence[sections.GainBar]) -> RenderableType:
-    """Return the intervals of speed-ups on one scale, on which "|" is no change."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(min_width=LABEL_CELLS, overflow="fold")
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, overflow="crop")
-    table.add_row("", "", Text(" " * round(BAR_CELLS * gains[0].one) + "| as it is", "dim"))
+def _gains(gains: Sequence[sections.GainBar]) -> Iterator[Text]:
+    """Yield each change, and below it the interval of its speed-up: all on one scale, on which "|"
+    is no change."""
+    same = " " * round(BAR_CELLS * gains[0].one)
+    yield Text(f"{'':{GAIN_CELLS}}{same}| as it is", "dim")
     for one in gains:
-        low, high, same = (round(BAR_CELLS * share) for share in (one.low, one.high, one.one))
+        low, high = (round(BAR_CELLS * share) for share in (one.low, one.high))
         cells = [" "] * max(1, low) + ["█"] * max(1, high - low)
-        cells += [" "] * max(0, same + 1 - len(cells))
-        cells[same] = "|"
+        cells += [" "] * max(0, len(same) + 1 - len(cells))
+        cells[len(same)] = "|"
+        yield Text(clean(one.label), overflow="fold")
         style = "green" if one.kept else "dim"
-        table.add_row(Text(clean(one.label)), one.gain, Text("".join(cells), style))
-    return table
+        yield Text.assemble(f"{one.gain:>{GAIN_CELLS - 2}}  ", ("".join(cells), style))
 
 
 def _last_lines(text: str) -> RenderableType:

@@ -418,8 +418,8 @@ def test_a_feeding_thread_gets_its_batches_from_processes(tmp_path: Path) -> Non
     script = Script(tmp_path, QUEUED, kind="session", loop="yield session.run(train)")
     script.sampled(PRODUCER, "batches", "yield parse").advised("processes", "1")
     found = script.patched(GeneratorCall(), form=1)
-    assert "for batch in iter(FeedRunner(batches, processes=1)):\n" in found
-    assert ".torch()):" in script.patched(GeneratorCall())
+    assert "for batch in FeedRunner(batches, processes=1):\n" in found
+    assert ".torch():" in script.patched(GeneratorCall())
 
 
 @pytest.mark.parametrize(

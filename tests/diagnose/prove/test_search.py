@@ -206,6 +206,44 @@ def test_a_slower_change_runs_once() -> None:
     assert found.edits == ()
 
 
+@pytest.mark.parametrize(
+    ("gains", "kept"),
+    [
+        ({"a": 0.95, "b": 0.7, "c": 1.3}, ["a", "c"]),  # with room for its producers
+        ({"a": 0.95, "b": 0.7, "c": 0.9}, []),
+        ({"a": 1.2, "b": 0.7, "c": 1.3}, ["a"]),  # it gains as it is
+        ({"a": "it failed", "b": 0.7, "c": 2.0}, ["b", "c"]),
+    ],
+)
+def test_producers_that_gain_nothing_are_tried_with_fewer_threads_of_the_step(
+    gains: dict[str, Any], kept: list[str]
+) -> None:
+    room = (Edit("train.py", 50, 51, "c"),)
+    changes = [proposal(text, makes=True, room=room) for text in "ab"]
+    found = searched(FakeTrials(gains), *changes)
+    assert [edit.text for edit in found.edits] == kept
+    assert ("a, and c" in whys(found)) == (gains["a"] == 0.95)
+    assert all(len(one.proposal.room) < 2 for one in found.candidates)
+
+
+def test_what_runs_is_named() -> None:
+    told: list[str] = []
+    room = (Edit("train.py", 50, 51, "c"),)
+    search = Search(
+        FakeTrials({"a": 0.95, "c": 1.3}),  # type: ignore[arg-type]
+        [proposal("a", makes=True, room=room)],
+        marks=(),
+        seconds=5.0,
+        period_s=0.01,
+        tell=told.append,
+    )
+    search.run()
+    first = ["the script as it is", "a", "a, and c"]
+    batches = ["first batches of the script as it is", "first batches of a, and c"]
+    assert told[:5] == [*first, *batches]
+    assert set(told[5:]) <= {*first, "first batches of what is kept", "what is kept", "a"}
+
+
 def test_one_run_beside_other_programs_does_not_decide() -> None:
     class Disturbed(FakeTrials):
         def rate(self, edits: Sequence[Edit], *, seconds: float, warmup: float) -> Result:

@@ -106,14 +106,16 @@ def table(document: dict[str, Any]) -> str:
                 str(sum(row["right"] for row in rows)),
                 _of([_says(row) is row["limited"] for row in known]),
                 _of(near),
-                _of([len(set(pair)) == 1 for pair in pairs]),
+                _of([len(set(pair)) == 1 and None not in pair for pair in pairs]),
             ]
         )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
 
 
-def _says(row: Row) -> bool:
-    return str(row["verdict"]).startswith("input.")
+def _says(row: Row) -> bool | None:
+    """Return True if input is the limit by a report; None if it has no verdict."""
+    verdict = row["verdict"]
+    return None if verdict is None else str(verdict).startswith("input.")
 
 
 def _of(found: list[bool]) -> str:

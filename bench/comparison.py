@@ -389,6 +389,7 @@ def profiler_table(document: dict[str, Any]) -> str:
     lines = []
     for tool in document["rows"][0]["tools"]:
         cells = [(row, row["tools"][tool]) for row in document["rows"]]
+        cells = [(row, said) for row, said in cells if "failed" not in said]
         limited = [said for row, said in cells if row["limited"]]
         others = [said.get("limited") is True for row, said in cells if not row["limited"]]
         slowed = [100 * said["slowed"] for _, said in cells if said["slowed"] is not None]
@@ -437,14 +438,18 @@ def profiler_errors(document: dict[str, Any]) -> str:
     """The scripts that each tool is wrong about, with the share that they lose."""
     items = []
     for tool in document["rows"][0]["tools"]:
-        wrong = [row for row in document["rows"] if not row["tools"][tool]["right"]]
+        ran = [row for row in document["rows"] if "failed" not in row["tools"][tool]]
+        wrong = [row for row in ran if not row["tools"][tool]["right"]]
         told = ", ".join(
             f"`{row['script']}` {row['variant']} ({100 * max(0.0, row['lost']):.0f} %"
             + ("" if row["tools"][tool].get("limited") is not None else ", nothing said")
             + ")"
             for row in wrong
         )
-        items.append(wrapped(f"- **{tool}** is wrong about {told or 'none'}."))
+        failed = [row for row in document["rows"] if row not in ran]
+        reasons = (f"`{row['script']}` ({row['tools'][tool]['failed']})" for row in failed)
+        more = f" It gave no answer for {', '.join(reasons)}." if failed else ""
+        items.append(wrapped(f"- **{tool}** is wrong about {told or 'none'}.{more}"))
     return "\n".join(items)
 
 

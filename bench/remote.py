@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import hashlib
+import math
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from bench.report import wrapped
-from bench.results import SCHEMA, machine, write
+from bench.results import SCHEMA, machine, read, write
 from fastfeed import FeedRunner, Remote, Worker
 from fastfeed.model.prediction import FEW_STEPS
 from fastfeed.model.simulate import simulate
@@ -283,7 +284,12 @@ def table(document: dict[str, Any]) -> str:
     for size in SIZES:
         rates = [found[size].get(peer) for peer in peers]
         lines.append([size, *(_spread(one) if one else "" for one in rates)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
+    known, rounds = document["versions"], document["plan"]["rounds"]
+    versions = ", ".join(f"{name} {version}" for name, version in known.items())
+    return (
+        f"{rows}\n\n{rounds} rounds in turn, {document['machine']['at'].split()[0]}: {versions}.\n"
+    )
 
 
 def promises(document: dict[str, Any]) -> str:
@@ -293,15 +299,16 @@ def promises(document: dict[str, Any]) -> str:
     errors = [
         simulated[count] / statistics.median(rates) - 1 for count, rates in modelled["real"].items()
     ]
+    longest, most = math.ceil(10 * max(waits)) / 10, math.ceil(100 * max(map(abs, errors)))
+    *counts, last = simulated
     kept = "all batches in order, none lost or repeated" if lost["as promised"] else "NOT in order"
     items = (
         f"A node killed every {document['plan']['kill_every_s']:g} s, {len(waits)} times, in a "
-        f"local cluster on the same cores: {kept}, and never a wait of more than {max(waits):.1f} "
-        "s. A successor gets the source anew, because Ray would wait for the copy on the lost "
-        "node. It never starts on a node that does not answer.",
-        f"[The model](model.md) is within {100 * max(map(abs, errors)):.0f} % of real runs with "
-        f"{', '.join([*simulated][:-1])} and {[*simulated][-1]} producers that wait 20 ms for a "
-        "batch, and a step of 5 ms.",
+        f"local cluster on the same cores: {kept}, and never a wait of more than {longest} s. A "
+        "successor gets the source anew, because Ray would wait for the copy on the lost node. It "
+        "never starts on a node that does not answer.",
+        f"[The model](model.md) is within {most} % of real runs with {', '.join(counts)} and "
+        f"{last} producers that wait 20 ms for a batch, and a step of 5 ms.",
     )
     return "\n".join(wrapped(f"- {item}") for item in items)
 
@@ -326,11 +333,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("build/remote"))
     given = parser.parse_args()
     import ray
+    import tensorflow as tf
 
     plan = {key: value for key, value in vars(given).items() if key not in ("output", "parts")}
     known = {name: metadata.version(name) for name in ("fastfeed", "ray")}
+    known |= {"tensorflow": tf.__version__}
+    before = given.output / f"{KIND}.json"
+    parts = read(before)["parts"] if before.exists() else {}
     document = {"schema": SCHEMA, "kind": KIND, "plan": plan, "machine": machine()}
-    document |= {"versions": known, "parts": {}}
+    document |= {"versions": known, "parts": parts}
     for part in given.parts.split(","):
         if not ray.is_initialized() and part != "loss":
             options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}

@@ -131,13 +131,13 @@ def _round(recipe: Recipe, given: argparse.Namespace, *, changes: bool) -> Row:
             for kind in found:
                 found[kind][variant] = found[kind]["now"]
             continue
-        one = _undisturbed(recipe, variant, given)
+        one = undisturbed(recipe, variant, given)
         for kind in found:
             found[kind][variant] = one[kind]
     return found
 
 
-def _undisturbed(recipe: Recipe, variant: str, given: argparse.Namespace) -> Row:
+def undisturbed(recipe: Recipe, variant: str, given: argparse.Namespace) -> Row:
     """Run a variant again if other processes took a part of a core; return the quietest run."""
     timing = {"warmup": given.warmup, "seconds": given.seconds}
     tries: list[Row] = []

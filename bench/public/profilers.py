@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,10 +36,11 @@ from bench.profilers import (
     output,
     scored,
 )
+from bench.public.command import undisturbed
 from bench.public.prepare import Prepared, Unprepared, prepare
 from bench.public.recipe import FOURTH_HELD, TEST, Recipe, Variant
 from bench.public.recipes import HALVES, RECIPES
-from bench.public.runs import START_S, RunFailed, diagnose, execute, rate
+from bench.public.runs import START_S, Disturbed, RunFailed, diagnose, execute
 from bench.results import SCHEMA, machine, write
 from bench.scenarios_runs import Failed
 
@@ -46,9 +48,16 @@ KIND = "public_profilers"
 FOUND = "now"
 WATCHED = "watched"  # a variant that ends by SystemExit, so that a profiler can write its report
 ENDS = "tally.exit"
-MODEL = '''"""The model of a loop, for the line of TraceML's quickstart."""
+LINES = '''"""What the lines of TraceML's quickstart get."""
 
 import torch
+import traceml_ai
+
+
+def fetched(source):
+    """Return what a loop reads; TraceML sees the fetches of a DataLoader by itself."""
+    known = isinstance(source, (torch.utils.data.DataLoader, range, list, tuple, int))
+    return source if known else traceml_ai.wrap_dataloader_fetch(source)
 
 
 def model(*places):
@@ -57,6 +66,8 @@ def model(*places):
     values += list(vars(places[0].get("self", torch)).values())
     return next(value for value in values if isinstance(value, torch.nn.Module))
 '''
+AI, OWN = "__import__('traceml_ai')", "__import__('traced_lines')"
+AROUND = ("enumerate", "tqdm", "trange")
 PROFILED = '''"""A script in the profile of gpuprof."""
 
 import runpy
@@ -83,7 +94,7 @@ def chosen() -> list[Recipe]:
 
 
 class Traced(ast.NodeTransformer):
-    """Puts the innermost loops of a training into steps of TraceML."""
+    """Puts the bodies of the innermost loops of a training into steps of TraceML."""
 
     def __init__(self) -> None:
         self.loops = 0
@@ -94,47 +105,59 @@ class Traced(ast.NodeTransformer):
     def visit_While(self, node: ast.While) -> ast.AST:
         return self._traced(node)
 
-    def _traced(self, node: Any) -> ast.AST:
+    def _traced(self, node: ast.For | ast.While) -> ast.AST:
         before = self.loops
         self.generic_visit(node)
-        called = {
-            one.func.attr
-            for line in node.body
-            for one in ast.walk(line)
-            if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
-        }
-        if self.loops == before and {"backward", "step"} <= called:
+        parts = [one for line in node.body for one in ast.walk(line)]
+        called = [one.func for one in parts if isinstance(one, ast.Call)]
+        if self.loops == before and any(getattr(one, "attr", "") == "backward" for one in called):
             self.loops += 1
-            given = "__import__('traced_model').model(locals(), globals())"
-            line = f"with __import__('traceml_ai').trace_step({given}):\n    pass"
-            step = ast.parse(line).body[0]
+            step = ast.parse(f"with {AI}.trace_step({OWN}.model(locals(), globals())): pass").body[
+                0
+            ]
             assert isinstance(step, ast.With)
             step.body, node.body = node.body, [step]
-        return node  # type: ignore[no-any-return]
+            if isinstance(node, ast.For):
+                node.iter = _fetched(node.iter)
+        return node
 
 
-def trace(folder: Path, script: str) -> None:
-    """Write the lines of TraceML's quickstart into the copy of a script.
+def _fetched(source: ast.expr) -> ast.expr:
+    """Return what a loop reads, within `enumerate` or a progress bar."""
+    if isinstance(source, ast.Call) and getattr(source.func, "id", "") in AROUND and source.args:
+        source.args[0] = _fetched(source.args[0])
+        return source
+    made = ast.parse(f"{OWN}.fetched(0)", mode="eval").body
+    assert isinstance(made, ast.Call)
+    made.args = [source]
+    return made
+
+
+def trace(root: Path, script: Path) -> None:
+    """Write the lines of TraceML's quickstart into a copy of a script, and of what lies beside it.
 
     Raises:
-        Failed: No loop of the copy calls both `backward()` and `step()`.
+        Failed: No loop of the copy calls `backward()`.
     """
     loops = 0
-    for path in folder.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        if ".backward()" not in text and path != folder / script:
+    for path in root.rglob("*.py"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if ".backward(" not in text and path != script:
             continue
-        tree, found = ast.parse(text), Traced()
+        try:
+            tree, found = ast.parse(text), Traced()
+        except SyntaxError:  # of Python 2
+            continue
         tree = found.visit(tree)
         loops += found.loops
-        if path == folder / script:
-            tree.body[_imports(tree) : _imports(tree)] = ast.parse(
-                "import traceml_ai\ntraceml_ai.init(mode='auto')"
-            ).body
+        if path == script:
+            at = _imports(tree)
+            init = "import traceml_ai\ntraceml_ai.init(mode='auto')"
+            tree.body[at:at] = ast.parse(init).body
         path.write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n", encoding="utf-8")
     if not loops:
-        raise Failed("no loop calls both backward() and step()")
-    (folder / "traced_model.py").write_text(MODEL)
+        raise Failed("no loop calls backward()")
+    (script.parent / "traced_lines.py").write_text(LINES)
 
 
 def _imports(tree: ast.Module) -> int:
@@ -152,12 +175,13 @@ def by_fastfeed(ready: Prepared, seconds: float) -> dict[str, Any]:
 
 
 def by_traceml(ready: Prepared, seconds: float) -> dict[str, Any]:
-    trace(ready.folder, ready.script[0])
+    root = Path(ready.environment["PUBLIC_SETTINGS"]).parent
+    trace(root, ready.folder / ready.script[0])
     command = [str(BIN / "traceml"), "run", ready.script[0], "--args", *ready.script[1:]]
     code, said, _ = execute(command, ready, seconds + 2 * START_S)
     summary = next(ready.folder.glob("logs/*/final_summary.json"), None)
-    if summary is None:
-        raise Failed(f"no summary: exit {code}: {said}")
+    if summary is None or code:
+        raise Failed(f"exit {code}: {said}")
     return of_traceml(json.loads(summary.read_text()))
 
 
@@ -192,25 +216,28 @@ def watched(recipe: Recipe, tool: str, given: argparse.Namespace) -> dict[str, A
         )
         return {**TOOLS[tool](ready, given.watched), "steps_per_second": None}
     except (Failed, RunFailed, StopIteration, OSError, ValueError, KeyError) as error:
-        told = str(error).replace(str(given.work), "").replace(str(given.checkouts), "")
-        return {**answer("", None, share=None), "failed": told, "steps_per_second": None}
+        return {**answer("", None, share=None), "failed": told(error), "steps_per_second": None}
 
 
-def alone(recipe: Recipe, variant: str, given: argparse.Namespace) -> float:
-    timing = {"warmup": given.warmup, "seconds": given.seconds}
-    ready = prepare(recipe, variant, checkouts=given.checkouts, output=given.work, timing=timing)
-    found = rate(ready, seconds=given.seconds, warmup=given.warmup)
-    return float(found["steps_per_second"])
+def told(error: Exception) -> str:
+    """Return the text of an error without paths of this machine."""
+    return re.sub(r"/\S*/", "", f"{type(error).__name__}: {error}")
 
 
 def measured(recipe: Recipe, tools: list[str], given: argparse.Namespace) -> dict[str, Any]:
-    """Return the row of a script."""
-    now, free = [alone(recipe, FOUND, given)], [alone(recipe, "free", given)]
+    """Return the row of a script. Its truth is clear if both pairs of runs agree."""
+    now, free = [_alone(recipe, FOUND, given)], [_alone(recipe, "free", given)]
     said = {tool: watched(recipe, tool, given) for tool in tools}
-    now.append(alone(recipe, FOUND, given))
-    free.append(alone(recipe, "free", given))
+    now.append(_alone(recipe, FOUND, given))
+    free.append(_alone(recipe, "free", given))
     row = {"script": recipe.name, "variant": FOUND, "rates": now, "ready": free, "tools": said}
-    return scored(row, free=free)
+    found = scored(row, free=free)
+    sides = {1 - one / ready >= LIMITED for one, ready in zip(now, free, strict=True)}
+    return {**found, "clear": found["clear"] and len(sides) == 1}
+
+
+def _alone(recipe: Recipe, variant: str, given: argparse.Namespace) -> float:
+    return float(undisturbed(recipe, variant, given)["steps_per_second"])
 
 
 def main() -> None:
@@ -241,9 +268,8 @@ def main() -> None:
             continue
         try:
             document["rows"].append(measured(recipe, tools, given))
-        except (RunFailed, Unprepared) as error:
-            told = str(error).replace(str(given.work), "").replace(str(given.checkouts), "")
-            document["not_run"][recipe.name] = told
+        except (RunFailed, Unprepared, Disturbed) as error:
+            document["not_run"][recipe.name] = told(error)
         write(document, given.output)
         print(recipe.name, "done", file=sys.stderr, flush=True)
 

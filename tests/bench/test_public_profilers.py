@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bench.comparison import FIGURES, public_facts
-from bench.public.profilers import MODEL, chosen, trace
+from bench.public.profilers import LINES, chosen, trace
 from bench.public.recipe import FOURTH_HELD, TEST
 from bench.public.recipes import HALVES
 from bench.results import read
@@ -19,7 +22,7 @@ import torch
 
 def train(model, loader, optimizer):
     for epoch in range(2):
-        for batch in loader:
+        for n, batch in enumerate(loader):
             if batch is None:
                 continue
             loss = model(batch)
@@ -35,36 +38,45 @@ import torch
 
 def train(model, loader, optimizer):
     for epoch in range(2):
-        for batch in loader:
-            with __import__('traceml_ai').trace_step(__import__('traced_model').model(locals(), globals())):
+        for n, batch in enumerate(__import__('traced_lines').fetched(loader)):
+            with STEP:
                 if batch is None:
                     continue
                 loss = model(batch)
                 loss.backward()
                 optimizer.step()
         scheduler.step()
-'''  # noqa: E501
+'''.replace(
+    "STEP",
+    "__import__('traceml_ai').trace_step(__import__('traced_lines').model(locals(), globals()))",
+)
 
 
 def test_the_innermost_loop_of_a_training_is_a_step_of_traceml(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    trace(tmp_path, "train.py")
-    assert (tmp_path / "train.py").read_text() == TRACED
-    (tmp_path / "train.py").write_text("for batch in loader:\n    print(batch)\n")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "old.py").write_text("print loss.backward()")  # of Python 2
+    trace(tmp_path, script)
+    assert script.read_text() == TRACED
+    script.write_text("for batch in loader:\n    print(batch)\n")
     with pytest.raises(Failed, match="no loop"):
-        trace(tmp_path, "train.py")
+        trace(tmp_path, script)
 
 
-def test_the_model_of_a_loop_is_found_by_its_kind() -> None:
+def test_what_the_lines_get_is_found_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    space: dict[str, object] = {}
-    exec(MODEL, space)
+    traceml = ModuleType("traceml_ai")
+    traceml.wrap_dataloader_fetch = lambda source: ("fetched", source)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "traceml_ai", traceml)
+    space: dict[str, Any] = {}
+    exec(LINES, space)
     one, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
-    trainer = type("Trainer", (), {})()
-    trainer.net = other
-    found = space["model"]
-    assert found({"loader": 1, "net": one}, {"model": other}) is one  # type: ignore[operator]
-    assert found({"self": trainer}, {}) is other  # type: ignore[operator]
+    trainer = SimpleNamespace(net=other)
+    assert space["model"]({"loader": 1, "net": one}, {"model": other}) is one
+    assert space["model"]({"self": trainer}, {}) is other
+    made = iter(())
+    assert space["fetched"](range(3)) == range(3)
+    assert space["fetched"](made) == ("fetched", made)
 
 
 def test_scripts_are_held_out_and_train_from_an_input() -> None:

@@ -21,13 +21,13 @@ from fastfeed.diagnose.patches.graph_queue import QueueThreads
 from fastfeed.diagnose.patches.handmade_queue import HandmadeQueue
 from fastfeed.diagnose.patches.image_operations import ImageOperations
 from fastfeed.diagnose.patches.loader import LoaderRunner, LoaderStart, LoaderWorkers
+from fastfeed.diagnose.patches.passive_threads import passive_threads
 from fastfeed.diagnose.patches.producers import PoolThreads, RunnerOptions, StartedProducers
 from fastfeed.diagnose.patches.proposal import Patch, PatchCase, Proposal
 from fastfeed.diagnose.patches.python_maps import PythonMaps
 from fastfeed.diagnose.patches.rarer import RarerPauses
 from fastfeed.diagnose.patches.serial_loop import SerialLoop
 from fastfeed.diagnose.patches.source_file import Edit, edited
-from fastfeed.diagnose.patches.step_threads import room_for
 from fastfeed.errors import OptionError
 
 PATCHES: tuple[Patch, ...] = (
@@ -62,12 +62,13 @@ def proposals_of(case: PatchCase) -> Iterator[Proposal]:
     predicted may gain as much as any."""
     found: dict[tuple[Edit, ...], Proposal] = {}
     ranks: dict[tuple[Edit, ...], int] = {}  # among the proposals of the same patch
+    room = passive_threads(case)
     for patch in PATCHES:
         for rank, one in enumerate(_proposals_or_none(case, patch)):
             forms = [form for form in (one, *one.instead) if _is_python(case, form)]
             if forms:
-                room = room_for(case, forms[0]) if forms[0].makes else ()
-                whole = replace(forms[0], instead=tuple(forms[1:]), room=room)
+                forms = [replace(form, room=room if form.makes else None) for form in forms]
+                whole = replace(forms[0], instead=tuple(forms[1:]))
                 found.setdefault(forms[0].edits, whole)
                 ranks.setdefault(forms[0].edits, rank)
     known = [one.advice.predicted_speedup for one in found.values() if one.advice]

@@ -45,8 +45,8 @@ class Proposal:
     the same as this one: then no batch depends on those that were made before it. `single`: edits
     of the same change with one thread, where each of its producers has a whole stream. Unless they
     share out its records, the batches of this thread may depend on none of those before. `shares`:
-    these producers are threads, which share the random generators of the process. `room`: edits
-    that leave these producers the cores that the step's own threads would take.
+    these producers are threads, which share the random generators of the process. `room`: a
+    change that leaves these producers the cores that the step takes and does not use.
     """
 
     title: str
@@ -64,7 +64,7 @@ class Proposal:
     alone: tuple[Edit, ...] = ()
     single: tuple[Edit, ...] | None = None
     shares: bool = False
-    room: tuple[Edit, ...] = ()
+    room: Proposal | None = None
 
 
 class Patch(Protocol):

@@ -55,7 +55,7 @@ DEPENDENT = (
     "its stream keeps something from one batch to the next, and each producer would have its own"
 )
 SHARING = "its threads would share the random generators that its batches draw from"
-IS_SLOWER = "slower"
+IS_SLOWER, NO_GAIN = "slower", "no gain beyond the spread of the runs"
 BROKEN_OFF = "the proof was interrupted"
 NOT_CONFIRMED = "no time was left to compare its batches, or to run it again: give more --budget"
 
@@ -228,13 +228,18 @@ class Search:
             elif not self._must_confirm(left):
                 self._try(one)
         waits = any(not one.paces and not one.why for one in left)
-        left += [] if maker else [*self._try_more(left), *self._try_room(left)]
+        left += [] if maker else self._try_more(left)
+        left += [] if maker or waits else self._try_room()
         tried = [one for one in left if one.paces and not one.why]
         for one in _best_first(tried):
             if waits and not one.promises:
                 continue
             if self._confirm(one):
                 self._keep(self._fastest_of(one, tried))
+                return True
+        for one in [] if maker or waits else self._try_room():
+            if not one.why and self._confirm(one):
+                self._keep(one)
                 return True
         return waits
 
@@ -270,20 +275,21 @@ class Search:
             best = None if more.why else more
         return found
 
-    def _try_room(self, tried: Sequence[Candidate]) -> list[Candidate]:
-        """Try the best change of who makes the batches once more, with fewer threads of the step,
-        if none of these changes gains: its producers may wait for the cores that the step takes.
+    def _try_room(self) -> list[Candidate]:
+        """Try the best change of who makes the batches once more, with room for its producers, if
+        none of these changes gains: they may wait for cores that the step takes and does not use.
         Return what was tried."""
-        makers = [one for one in tried if one.proposal.makes and one.gain is not None]
-        slow = [one.proposal for one in _best_first(makers) if one.why in ("", IS_SLOWER)]
-        if not slow or not slow[0].room or any(one.promises for one in makers):
+        makers = [one for one in self.candidates if one.proposal.makes and one.gain is not None]
+        slow = [one.proposal for one in _best_first(makers) if one.why in ("", IS_SLOWER, NO_GAIN)]
+        room = slow[0].room if slow else None
+        if room is None or any(not one.why and _gains(one) for one in makers):
             return []
-        title = f"{slow[0].title}, and {slow[0].room[-1].text.strip()}"
+        title, edits = f"{slow[0].title}, and {room.title}", (*slow[0].edits, *room.edits)
         known = title in {one.proposal.title for one in self.candidates}
         if known or not self._has_time(self._seconds + self._proof_s):
             return []
-        edits = (*slow[0].edits, *slow[0].room)
-        more = Candidate(replace(slow[0], title=title, edits=edits, room=(), instead=()), [])
+        proposal = replace(slow[0], title=title, edits=edits, room=None, instead=(), advice=None)
+        more = Candidate(proposal, [])
         self.candidates.append(more)
         self._try(more)
         return [more]
@@ -363,7 +369,7 @@ class Search:
                 break
         on_top = " on top of what is kept" if self.kept else ""
         slower = one.gain is not None and one.gain.interval[1] < 1.0
-        why = IS_SLOWER if slower else "no gain beyond the spread of the runs"
+        why = IS_SLOWER if slower else NO_GAIN
         one.why = "" if one.gains else f"{why}{on_top}"
         return one.gains
 
@@ -480,12 +486,12 @@ class Search:
 
     def _name(self, edits: tuple[Edit, ...]) -> str:
         """Return the title of the candidate that edits are of, or what names their base."""
-        found = [(0, "what is kept" if self.edits else "the script as it is")]
+        found = [(0, True, "what is kept" if self.edits else "the script as it is")]
         for one in (each.proposal for each in self.candidates):
             for own, words in ((one.edits, ""), (one.alone, SINGLY), (one.single or (), SINGLY)):
                 if set(own) <= set(edits) and not set(own) <= set(self.edits):
-                    found.append((len(own), f"{one.title}{words}"))
-        return max(found)[1]
+                    found.append((len(own), not words, f"{one.title}{words}"))
+        return max(found)[-1]
 
     def _measure_base(self) -> None:
         result = self._rate(self.edits, self._name(self.edits))
@@ -561,6 +567,11 @@ def _best_first(tried: Sequence[Candidate]) -> list[Candidate]:
         return not near, near and bool(one.proposal.alone), -_best(one)
 
     return sorted(tried, key=place)
+
+
+def _gains(one: Candidate) -> bool:
+    """Return True if the runs of a candidate are a gain, however sure."""
+    return one.gain is not None and one.gain.speedup >= LEAST_GAIN
 
 
 def _best(one: Candidate) -> float:

@@ -30,6 +30,7 @@ COMPARISON = ROOT / "docs" / "comparison.md"
 FIGURES = ROOT / "bench" / "results"
 FEATURES, PROFILERS, TRAININGS = "features", "profilers", "trainings"
 PUBLIC = "public_profilers"
+NEAR = 0.05  # of a share that is lost
 README = "../bench/results/README.md"
 # what is measured, and the section of bench/results/README.md that has the whole table
 SECTIONS = {
@@ -477,12 +478,23 @@ def profiler_facts(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def profiler_shares(document: dict[str, Any]) -> str:
+    """How often each tool's share of a step that waits is near the share that is lost."""
+    found = []
+    for tool in document["rows"][0]["tools"]:
+        told = [(row["tools"][tool].get("share"), row["lost"]) for row in document["rows"]]
+        near = [abs(share - max(0.0, lost)) <= NEAR for share, lost in told if share is not None]
+        found.append(f"{tool} {sum(near)} of {len(near)}")
+    return ", ".join(found)
+
+
 def public_facts(document: dict[str, Any]) -> dict[str, Any]:
     """What the text about the profilers on public scripts says in figures."""
     rows, left = document["rows"], document["not_run"]
     return {
         "table": profiler_table(document),
         "errors": profiler_errors(document),
+        "shares": profiler_shares(document),
         "rows": len(rows),
         "limited": sum(row["limited"] for row in rows),
         "seconds": f"{document['plan']['watched']:g}",

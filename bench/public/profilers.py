@@ -67,6 +67,7 @@ def model(*places):
     return next(value for value in values if isinstance(value, torch.nn.Module))
 '''
 AI, OWN = "__import__('traceml_ai')", "__import__('traced_lines')"
+BACKWARD = "backward"
 AROUND = ("enumerate", "tqdm", "trange")
 PROFILED = '''"""A script in the profile of gpuprof."""
 
@@ -94,10 +95,10 @@ def chosen() -> list[Recipe]:
 
 
 class Traced(ast.NodeTransformer):
-    """Puts the bodies of the innermost loops of a training into steps of TraceML."""
+    """Puts the bodies of the innermost loops that call one of `names` into steps of TraceML."""
 
-    def __init__(self) -> None:
-        self.loops = 0
+    def __init__(self, names: set[str]) -> None:
+        self.loops, self._names = 0, names
 
     def visit_For(self, node: ast.For) -> ast.AST:
         return self._traced(node)
@@ -109,8 +110,7 @@ class Traced(ast.NodeTransformer):
         before = self.loops
         self.generic_visit(node)
         parts = [one for line in node.body for one in ast.walk(line)]
-        called = [one.func for one in parts if isinstance(one, ast.Call)]
-        if self.loops == before and any(getattr(one, "attr", "") == "backward" for one in called):
+        if self.loops == before and self._names & {_called(one) for one in parts}:
             self.loops += 1
             step = ast.parse(f"with {AI}.trace_step({OWN}.model(locals(), globals())): pass").body[
                 0
@@ -120,6 +120,11 @@ class Traced(ast.NodeTransformer):
             if isinstance(node, ast.For):
                 node.iter = _fetched(node.iter)
         return node
+
+
+def _called(node: ast.AST) -> str:
+    function = node.func if isinstance(node, ast.Call) else None
+    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 def _fetched(source: ast.expr) -> ast.expr:
@@ -134,30 +139,43 @@ def _fetched(source: ast.expr) -> ast.expr:
 
 
 def trace(root: Path, script: Path) -> None:
-    """Write the lines of TraceML's quickstart into a copy of a script, and of what lies beside it.
+    """Write the lines of TraceML's quickstart into a copy of a script, and of what lies beside it:
+    around the loops that call `backward()`, else around those that call a function that does.
 
     Raises:
-        Failed: No loop of the copy calls `backward()`.
+        Failed: No loop calls `backward()`, or a function that does.
     """
-    loops = 0
-    for path in root.rglob("*.py"):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if ".backward(" not in text and path != script:
-            continue
-        try:
-            tree, found = ast.parse(text), Traced()
-        except SyntaxError:  # of Python 2
-            continue
-        tree = found.visit(tree)
-        loops += found.loops
-        if path == script:
-            at = _imports(tree)
-            init = "import traceml_ai\ntraceml_ai.init(mode='auto')"
-            tree.body[at:at] = ast.parse(init).body
-        path.write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n", encoding="utf-8")
-    if not loops:
+    trees = {path: tree for path in root.rglob("*.py") if (tree := _tree(path)) is not None}
+    steps = {
+        one.name
+        for tree in trees.values()
+        for one in ast.walk(tree)
+        if isinstance(one, ast.FunctionDef) and BACKWARD in map(_called, ast.walk(one))
+    }
+    if not _traced(trees, {BACKWARD}) and not _traced(trees, steps):
         raise Failed("no loop calls backward()")
+    at, init = _imports(trees[script]), "import traceml_ai\ntraceml_ai.init(mode='auto')"
+    trees[script].body[at:at] = ast.parse(init).body
+    for path, tree in trees.items():
+        path.write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n", encoding="utf-8")
     (script.parent / "traced_lines.py").write_text(LINES)
+
+
+def _tree(path: Path) -> ast.Module | None:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8", errors="replace"))
+    except SyntaxError:  # of Python 2
+        return None
+
+
+def _traced(trees: dict[Path, ast.Module], names: set[str]) -> int:
+    """Change the loops that call one of `names`; return how many there are."""
+    found = Traced(names)
+    for tree in trees.values():
+        before, found.loops = found.loops, 0
+        found.visit(tree)
+        found.loops += before
+    return found.loops
 
 
 def _imports(tree: ast.Module) -> int:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.public.command import evidence_path, read
+from bench.accuracy import OWN, PUBLIC, said_again
+from bench.comparison import FIGURES
+from bench.public.command import read
 from bench.public.recipes import HALVES, RECIPES
 from bench.public.score import score
-from fastfeed.diagnose.evidence_file import read_evidence
-from fastfeed.diagnose.judge.judgement import judge
-from fastfeed.diagnose.report.json import json_of
 
-FOLDER = Path(__file__).parent / "public"
 MAX_NBYTES = 20_000_000
 RIGHT, UNNEEDED, NEAR = 0.69, 0.05, 0.75  # shares of the reports
-ROWS = read(FOLDER)
+ROWS = read(PUBLIC)
 MET = [recipe for recipe in RECIPES if recipe.name in ROWS]
 pytestmark = pytest.mark.slow
 
@@ -32,8 +29,7 @@ def scores() -> list[dict[str, Any]]:
         for turn, recorded in enumerate(row.get("said", [])):
             if "failed" in recorded:
                 continue
-            kept = read_evidence(evidence_path(FOLDER, recipe.name, turn))
-            said = json_of(judge(kept.evidence, script=kept.script, died=kept.died))
+            said = said_again(recipe, turn)
             json.dumps(said, allow_nan=False)
             found.append({"name": recipe.name, **score(recipe, row["truth"], said)})
     return found
@@ -43,7 +39,7 @@ def test_every_script_has_two_reports_beside_its_truth() -> None:
     met = ("test", "second", "third", "fourth", "fourth-held")
     assert set(ROWS) == {name for name, half in HALVES.items() if half in met}
     assert {len(row["said"]) for row in ROWS.values()} == {2}
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*.*")) < MAX_NBYTES
+    assert sum(path.stat().st_size for path in PUBLIC.rglob("*.*")) < MAX_NBYTES
 
 
 def test_verdicts_are_no_worse_than_when_they_were_recorded(scores: list[dict[str, Any]]) -> None:
@@ -60,3 +56,10 @@ def test_nearly_nobody_is_told_to_change_an_input_without_need(
 def test_gains_of_a_free_input_are_near_the_truth(scores: list[dict[str, Any]]) -> None:
     found = [abs(one["speedup"]) for one in scores if one["fine"] and one["speedup"] is not None]
     assert sum(one <= 0.15 for one in found) >= NEAR * len(found) > 0
+
+
+def test_the_page_has_the_accuracy_of_today(scores: list[dict[str, Any]]) -> None:
+    """`python -m bench.accuracy` and `make figures` bring it up to date."""
+    rows = json.loads((FIGURES / "accuracy.json").read_text())["rows"]
+    told = [(row["script"], row["verdict"], row["right"]) for row in rows if row["set"] != OWN]
+    assert told == [(one["name"], one["verdict"], one["right"]) for one in scores]

@@ -335,12 +335,13 @@ def _is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    """Return the numpy dtype of `value`; TensorFlow's dtypes give theirs as `as_numpy_dtype`."""
+    """Return the numpy dtype of `value`, in native byte order; TensorFlow's dtypes give theirs as
+    `as_numpy_dtype`."""
     if isinstance(value, (tuple, list, dict)):
         raise OptionError(f"dtypes must have a single dtype for each leaf, got {value!r} for one")
     try:
         found: np.dtype[Any] = np.dtype(getattr(value, "as_numpy_dtype", value))
-        return found
+        return found.newbyteorder("=")
     except TypeError:
         raise OptionError(
             f"dtypes must name dtypes, as in dtypes='float32', got {value!r}"

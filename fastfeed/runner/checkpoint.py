@@ -45,10 +45,18 @@ OF_ONE_RANK = ("rank", "world", "remainder")  # in the fingerprint of a stream
 SOURCE_NAMES = {IndexedSource: "indexable", SharedSource: "iterable", CallableSource: "callable"}
 
 
-def seed_of(options: FeedOptions) -> int:
-    """Return the root seed: all ranks of a job that share out its batches have the same one."""
+def seed_of(options: FeedOptions, *, indexed: bool) -> int:
+    """Return the root seed: all ranks of a job that share out its batches have the same one.
+
+    Raise OptionError if they would each draw another order of records that are read by index.
+    """
     if options.seed is not None:
         return int(options.seed)
+    if indexed and options.shuffle is True and options.place[1] > 1:
+        raise OptionError(
+            "shard= with shuffle=True: must have a seed=, the same one in each rank, got none. "
+            "Each rank would draw another order, and some records would be read twice, others never"
+        )
     if options.stealing:
         return ShardAddress.parse(str(options.shard)).seed
     return int(SeedSequence().generate_state(1)[0])

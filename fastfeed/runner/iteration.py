@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn
 
+import numpy as np
+
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.engine.feed import Feed
 from fastfeed.errors import FeedWarning, StateError
@@ -17,6 +19,7 @@ from fastfeed.runner.stream import Stream
 
 LOCK_POLL_S = 0.1
 SETTINGS = (bool, int, float, str)  # types of attributes by which a loop tells a data set something
+REPLACED = (np.ndarray, list, tuple, dict, set)  # and of those that it replaces, such as labels
 
 
 class Turn:
@@ -60,7 +63,11 @@ class Turns:
         before, data = self._attributes, source.reader.data
         if not self._stream.options.workers or not hasattr(data, "__dict__"):
             return
-        self._attributes = {k: one for k, one in [*vars(data).items()] if type(one) in SETTINGS}
+        self._attributes = {
+            name: value if type(value) in SETTINGS else id(value)
+            for name, value in [*vars(data).items()]
+            if type(value) in (*SETTINGS, *REPLACED)
+        }
         if feed is None or feed is not self._shipped():  # its workers have got the present ones
             self._shipped = self._shipped if feed is None else weakref.ref(feed)
             return

@@ -108,7 +108,7 @@ class Stream:
                 "Pad(lengths=True): must be single records (records=True, batch_size=32), got "
                 "batches"
             )
-        self.seed = seed_of(options)
+        self.seed = seed_of(options, indexed=self.source.reader.indexed)
         self.feed: Feed | None = None
         self._given = source
         self.stopped = False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastfeed.augment.device import on_host
-from fastfeed.core.dtypes import BYTES
+from fastfeed.core.dtypes import BYTES, cast
 from fastfeed.core.structure import (
     NOTHING,
     Container,
@@ -28,7 +28,7 @@ with required("Keras", "keras"):
     import keras
 
 if TYPE_CHECKING:
-    from fastfeed.core.batch import BatchSpec
+    from fastfeed.core.batch import BatchSpec, LeafSpec
     from fastfeed.runner.iteration import EpochIterator, IterationManager
 
 DATASET_LOCK_POLL_S = 0.1
@@ -71,6 +71,7 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         self._length_requested = False  # Keras read the length after its last batch
         self._error: FeedError | None = None  # kept alive until it has passed TensorFlow
         self._structure: Structure = None  # of the batches of the iterator
+        self._narrower: list[tuple[LeafSpec, np.dtype[Any] | None]] = []  # of their leaves
 
     @property
     def num_batches(self) -> int | None:
@@ -174,6 +175,8 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         """Return the next batch as Keras expects it, or None at the end."""
         if self._iterator is None:
             self._structure = _checked(self._iterations.spec)
+            parts = self._iterations.spec.leaves
+            self._narrower = [(leaf, _narrower(leaf.dtype)) for leaf in parts]
             if isinstance(self, SizedKerasData) and self._iterations.length is None:
                 raise SpecError(
                     "collate= or batch_transform= returns more records than it gets, so that an "
@@ -184,7 +187,11 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         batch = self._iterator.take()
         if batch is None:
             return None
-        return rebuild(self._structure, on_host(batch).leaves)
+        leaves = list(on_host(batch).leaves)
+        for number, (leaf, dtype) in enumerate(self._narrower):
+            if dtype is not None:
+                leaves[number] = cast(leaves[number], dtype, where=leaf.path)
+        return rebuild(self._structure, leaves)
 
 
 class SizedKerasData(KerasData):
@@ -234,6 +241,15 @@ def _held(dtype: np.dtype[Any]) -> bool:
     except (TypeError, ValueError):
         return False
     return dtype.kind != "c"
+
+
+def _narrower(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return the dtype in which the backend holds integers of 64 bits, None if it has them: JAX
+    would wrap their values."""
+    if dtype.kind not in "iu" or dtype.itemsize < 8:
+        return None
+    held = keras.backend.standardize_dtype(keras.ops.convert_to_tensor(np.empty(0, dtype)).dtype)
+    return None if held == dtype.name else np.dtype(held)
 
 
 def _patch_adapter() -> None:

@@ -163,6 +163,7 @@ def test_bytes_are_counted() -> None:
     [
         (None, "f8", "i8"),
         ("float32", "f4", "i8"),
+        (">f4", "f4", "i8"),  # in native byte order, as all that is fed
         (np.float16, "f2", "i8"),
         (("f4", None), "f4", "i8"),
         ([None, "i4"], "f8", "i4"),
@@ -193,6 +194,14 @@ def test_a_cast_that_was_asked_for_does_not_depend_on_which_batch_is_first(first
 def test_dtypes_that_do_not_fit(dtypes: Any) -> None:
     with pytest.raises(OptionError, match="dtypes"):
         spec((X, Y), dtypes=dtypes)
+
+
+def test_a_cast_to_small_integers_keeps_their_values() -> None:
+    small = pytest.importorskip("ml_dtypes").int4
+    learned = spec(np.array([1.0, 7.0]), dtypes=small)
+    assert learned.check(np.array([-8.0, 7]), "a batch").leaves[0].tolist() == [-8, 7]
+    with pytest.raises(SpecError, match="holds 9"):
+        learned.check(np.array([1.0, 9]), "a batch")
 
 
 def test_bytes_cannot_be_cast_to_numbers() -> None:

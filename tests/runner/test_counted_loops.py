@@ -86,6 +86,16 @@ def test_an_attribute_that_copies_do_not_get_is_warned_of(loop: Any) -> None:
         list(loop(runner))  # is warned of once
 
 
+def test_labels_that_copies_do_not_get_are_warned_of() -> None:
+    data = Staged()
+    data.labels = [0] * 16  # type: ignore[attr-defined]
+    with FeedRunner(data, batch_size=8, processes=1) as runner:
+        list(runner)
+        data.labels = [1] * 16  # type: ignore[attr-defined]
+        with pytest.warns(FeedWarning, match="labels of Staged was changed"):
+            list(runner)
+
+
 def test_new_workers_get_it() -> None:
     data = Staged()
     with FeedRunner(data, batch_size=4, processes=1) as runner:

@@ -44,6 +44,7 @@ def test_records_that_cannot_be_divided() -> None:
     assert all(
         word in refused(range(10), shard=(0, 3)) for word in ('remainder="drop"', 'remainder="pad"')
     )
+    assert "the same one in each rank" in refused(range(10), shard=(0, 2), shuffle=True)
     assert "use fewer ranks" in refused(range(2), shard=Shard(0, 3, "drop"))
     assert 'remainder="drop"' in refused(Readable(lambda: chunks(10, 2)), shard=(0, 3))
     assert 'remainder="drop"' in refused(Readable(lambda: chunks(10, 2)), shard=Shard(0, 3, "pad"))

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from fastfeed import FeedRunner, ProducerError
+from fastfeed import FeedRunner, ProducerError, SpecError
 
 keras = pytest.importorskip("keras")
 from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: E402
@@ -358,3 +358,16 @@ def test_few_batches_are_held_at_once() -> None:
 
 def test_a_runner_that_is_forgotten_ends() -> None:
     assert fit(runner_of(threads=2).keras())["once"] == [RECORDS]
+
+
+def test_integers_that_the_backend_does_not_hold_are_refused() -> None:
+    """JAX would train on 5 in place of 2**40 + 5."""
+    small, large = np.arange(4)[:, None], np.full((4, 1), 2**40 + 5)
+    with FeedRunner((small, large), batch_size=2, shuffle=False) as runner:
+        if keras.backend.backend() == "jax":
+            with pytest.raises(SpecError, match="would change"):
+                runner.keras()[0]
+        else:
+            assert runner.keras()[0][1].tolist() == [[2**40 + 5]] * 2
+    with FeedRunner((small, small), batch_size=2, shuffle=False) as runner:
+        assert runner.keras()[0][0].tolist() == [[0], [1]]

@@ -61,13 +61,14 @@ def fetched(source):
 
 
 def model(*places):
-    """Return the first module among the values of `places`, or of an attribute of `self`."""
+    """Return the first module among the values of `places`, or else of their attributes."""
     values = [value for place in places for value in place.values()]
-    values += list(vars(places[0].get("self", torch)).values())
-    return next(value for value in values if isinstance(value, torch.nn.Module))
+    inner = [one for value in values for one in getattr(value, "__dict__", {}).values()]
+    return next(value for value in values + inner if isinstance(value, torch.nn.Module))
 '''
 AI, OWN = "__import__('traceml_ai')", "__import__('traced_lines')"
 BACKWARD = "backward"
+ERROR = re.compile(r"\s*\w+(Error|Exception|Iteration)\b")
 AROUND = ("enumerate", "tqdm", "trange")
 PROFILED = '''"""A script in the profile of gpuprof."""
 
@@ -199,7 +200,10 @@ def by_traceml(ready: Prepared, seconds: float) -> dict[str, Any]:
     code, said, _ = execute(command, ready, seconds + 2 * START_S)
     summary = next(ready.folder.glob("logs/*/final_summary.json"), None)
     if summary is None or code:
-        raise Failed(f"exit {code}: {said}")
+        last = [said]
+        for log in ready.folder.glob("logs/**/training.stderr.log"):
+            last += [line.strip() for line in log.read_text().splitlines() if ERROR.match(line)]
+        raise Failed(f"exit {code}: {last[-1]}")
     return of_traceml(json.loads(summary.read_text()))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from fastfeed.core.batch import Batch
 from fastfeed.core.collate import tail
 from fastfeed.core.position import StreamStart
+from fastfeed.source.epoch_ends import EpochEnds
 
 FOREVER = 2**40  # epochs
 
@@ -31,6 +32,7 @@ class ResumePoint:
     streams: int = 0  # of a callable, in all; 0: one for each producer
     # of a job whose ranks share out the batches: what is left of its epochs
     claims: dict[str, Any] | None = None
+    ends: EpochEnds | None = None  # of a data set that changes between epochs
 
     @property
     def left(self) -> int | None:
@@ -86,6 +88,13 @@ class EpochSchedule:
     def may_read(self) -> bool:
         """True if producers have more input in this run, or will have."""
         return self._received < self.allowed
+
+    @property
+    def granted(self) -> int:
+        """Epochs that may be begun by now. Where a data set changes between two of them, only one
+        is made ahead: it is the next one also if this one is left early."""
+        ahead = self.epoch - self.epochs.start + 2
+        return self.allowed if self.resume.ends is None else min(self.allowed, ahead)
 
     def received(self) -> None:
         """Count an epoch of which all has come from the producers."""

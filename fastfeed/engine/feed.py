@@ -60,12 +60,12 @@ class Feed:
         self.options = options
         resume = resume or ResumePoint(per_run=options.epochs or 1)
         starts = resume.starts
-        source = source_from(given, options, start=starts.get(ONLY_STREAM))
+        source = source_from(given, options, start=starts.get(ONLY_STREAM), ends=resume.ends)
         self.schedule = EpochSchedule(resume, again=source.repeatable)
         streams = [] if source.ordered else range(resume.streams or options.parallel)
         passed = tuple(starts.get(n, FROM_THE_START).first for n in streams)
         gaps = starts.get(ONLY_STREAM, FROM_THE_START).gaps
-        plan = EpochPlan(seed, self.schedule.epochs, self.schedule.allowed, passed, gaps)
+        plan = EpochPlan(seed, self.schedule.epochs, self.schedule.granted, passed, gaps)
         workers = workers or SharedWorkers()
         leads = workers.claim()
         self._producers = producers_for(source, options, plan=plan, workers=workers, leads=leads)

@@ -78,16 +78,20 @@ class OrderStage(Stage):
         schedule = self._schedule
         if schedule.told:
             schedule.go_on()
-        granted = (schedule.allowed, schedule.asked)
-        if self._granted != granted:  # also where an exception interrupted the last time
-            self._producers.allow(granted[0], asked=granted[1])
-            self._granted = granted
+        self._grant()
         if schedule.owe_end(False):
             return None
         self._broken = True
         batch = self._next()
         self._broken = False
         return batch
+
+    def _grant(self) -> None:
+        """Let the producers begin the epochs that they may by now."""
+        granted = (self._schedule.granted, self._schedule.asked)
+        if self._granted != granted:  # also where an exception interrupted the last time
+            self._producers.allow(granted[0], asked=granted[1])
+            self._granted = granted
 
     def put_back(self, batch: Batch) -> None:
         """Let `take` return the first batch again."""
@@ -182,6 +186,7 @@ class OrderStage(Stage):
     def _receive(self) -> ProducedBatch | None:
         while True:
             self._broken = False  # an exception during the wait breaks nothing
+            self._grant()
             try:
                 produced = self._waited()
             except Timeout:

@@ -476,10 +476,9 @@ class Stream:
         with self.resizing:
             self._choose()
             workers = workers or SharedWorkers()
-            options = uncached(self.options)
-            feed = Feed(
-                self._data, options, seed=self.seed, resume=resume, order=order, workers=workers
-            )
+            resume = replace(resume, ends=getattr(self.source, "ends", None))
+            data, options = self._data, uncached(self.options)
+            feed = Feed(data, options, seed=self.seed, resume=resume, order=order, workers=workers)
             if "idle" not in self._given_warnings:
                 self._given_warnings.add("idle")
                 _warn_of_idle_producers(self.source, self.options)

@@ -15,6 +15,7 @@ from fastfeed.source.arrays import Arrays, arrays_from
 from fastfeed.source.base import FILTERED, EpochEnd, Item, ItemReader, Source
 from fastfeed.source.cached import CachedRecords, cached, refuse_cache, uncached
 from fastfeed.source.callables import CallableSource
+from fastfeed.source.epoch_ends import EpochEnds
 from fastfeed.source.indexed import IndexedSource, is_indexable
 from fastfeed.source.record_watch import RecordWatch, is_watched
 from fastfeed.source.shared import SharedSource
@@ -47,11 +48,17 @@ _NEEDED = (
 )
 
 
-def source_from(given: Any, options: FeedOptions, *, start: StreamStart | None = None) -> Source:
+def source_from(
+    given: Any,
+    options: FeedOptions,
+    *,
+    start: StreamStart | None = None,
+    ends: EpochEnds | None = None,
+) -> Source:
     """Return the source for a callable, an iterable or iterator, or an indexable.
 
-    `start` is where the only stream of an ordered source begins in its first epoch. Raise
-    OptionError for any other object.
+    `start` is where the only stream of an ordered source begins in its first epoch; `ends` are
+    those of the feeds before. Raise OptionError for any other object.
     """
     given = arrays_from(given, options)
     indexable = is_indexable(given)
@@ -63,7 +70,7 @@ def source_from(given: Any, options: FeedOptions, *, start: StreamStart | None =
     if isinstance(given, (str, bytes, Mapping)):
         raise OptionError(f"{_NEEDED}, got {_described(given)}")
     if indexable:  # also if it can be called
-        return IndexedSource(given, options, start=start)
+        return IndexedSource(given, options, start=start, ends=ends)
     if callable(given):
         return CallableSource(given, options)
     if isinstance(given, Iterable) or hasattr(given, "__getitem__"):

@@ -13,11 +13,13 @@ from fastfeed.options import FeedOptions
 
 class EpochEnds:
     """Calls `call` between two epochs: after the last item of one epoch is made, and before the
-    first item of the next one is begun."""
+    first item of the next one is begun. The feeds of a runner share it, so that an epoch which is
+    left early ends, too."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call
         self._in_hand = 0
+        self._calls = 0
         self._changed = threading.Condition()
 
     def taken(self) -> None:
@@ -31,11 +33,15 @@ class EpochEnds:
             self._in_hand -= 1
             self._changed.notify_all()
 
-    def end(self) -> None:
-        """Wait for the other producers, and call. Raise what the call raises."""
-        with self._changed, waiting(INPUT):
-            self._changed.wait_for(lambda: not self._in_hand)
-        self.call()
+    def end_before(self, epoch: int) -> None:
+        """Wait for the other producers, and call once for each epoch before `epoch` whose end was
+        not called. Raise what the call raises."""
+        with self._changed:
+            with waiting(INPUT):
+                self._changed.wait_for(lambda: not self._in_hand)
+            while self._calls < epoch:
+                self._calls += 1
+                self.call()
 
 
 def changes_by_epoch(data: Any) -> bool:

@@ -15,7 +15,7 @@ from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.samplers import FIXED_SAMPLERS
 from fastfeed.source.base import EpochEnd, Item, ItemReader, TicketedSource
-from fastfeed.source.epoch_ends import epoch_ends_of
+from fastfeed.source.epoch_ends import EpochEnds, epoch_ends_of
 from fastfeed.source.mix import Mix
 
 Claim = Callable[[int], "int | None"]
@@ -27,7 +27,12 @@ class IndexedSource(TicketedSource):
     repeatable = True
 
     def __init__(
-        self, data: Any, options: FeedOptions, *, start: StreamStart | None = None
+        self,
+        data: Any,
+        options: FeedOptions,
+        *,
+        start: StreamStart | None = None,
+        ends: EpochEnds | None = None,
     ) -> None:
         super().__init__(options, start=start, single_records=True)
         self._data = data
@@ -41,7 +46,7 @@ class IndexedSource(TicketedSource):
         self._numbers: Iterator[int] = iter(())
         self._claim: Claim | None = None
         self._batches = 0  # of an epoch, where they are claimed
-        self.ends = epoch_ends_of(data, options)
+        self.ends = ends or epoch_ends_of(data, options)
         if not self._length:
             raise OptionError(
                 "the source is empty: it must have at least one record, its len() is 0"
@@ -109,8 +114,8 @@ class IndexedSource(TicketedSource):
 
     def _begin(self, worker: Worker) -> None:
         start = self._start if self._epoch < 0 else FROM_THE_START
-        if self._epoch >= 0 and self.ends is not None:
-            self.ends.end()
+        if self.ends is not None:
+            self.ends.end_before(worker.epoch)
         if len(self._data) != self._length:
             raise OptionError(
                 f"the source's length changed from {self._length} to {len(self._data)} between "

@@ -93,6 +93,46 @@ def test_each_run_has_an_epoch_of_its_own(producers: Any) -> None:
     assert found == [{number} for number in range(EPOCHS)]
 
 
+left_early_in_each = pytest.mark.parametrize(
+    "producers",
+    [
+        {},
+        {"threads": 2},
+        {"threads": 2, "prefetch": 4 * RECORDS},  # room for later epochs
+        {"processes": 1},
+        {"processes": 2, "threads": 2, "order": "any"},
+    ],
+    ids=str,
+)
+
+
+@left_early_in_each
+def test_an_epoch_that_is_left_early_has_ended(producers: Any) -> None:
+    with FeedRunner(Cells(), records=False, epochs=EPOCHS, **producers) as runner:
+        found = []
+        for epoch in runner.epochs():
+            for batch in epoch:
+                found.append(int(batch[0, 1]))
+                break
+    assert found == list(range(EPOCHS))
+
+
+@left_early_in_each
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_run_of_a_sink_that_is_left_early_has_ended(producers: Any, epochs: int) -> None:
+    with FeedRunner(Cells(), records=False, epochs=epochs, **producers) as runner:
+        batches = runner.prefetch_to_device(lambda batch: batch.copy(), depth=1)
+        found = []
+        for turn in range(EPOCHS):
+            for number, batch in enumerate(batches):
+                found.append(int(batch[0, 1]))
+                if turn != 1 and not number:  # the second one is read to its end
+                    break
+    length = RECORDS // BATCH
+    second = [epochs + n for n in range(epochs) for _ in range(length)]
+    assert found == [0, *second, *range(2 * epochs, EPOCHS * epochs, epochs)]
+
+
 def test_a_worker_that_begins_later_has_what_was_changed() -> None:
     options: Any = {"records": False, "epochs": EPOCHS, "processes": 1, "prefetch": 1}
     with FeedRunner(Cells(), **options) as runner:

@@ -13,14 +13,15 @@ from fastfeed.options import FeedOptions
 
 class EpochEnds:
     """Calls `call` between two epochs: after the last item of one epoch is made, and before the
-    first item of the next one is begun. The feeds of a runner share it, so that an epoch which is
-    left early ends, too."""
+    first item of the next one is begun. The feeds of a runner have one each, and count their calls
+    together, so that an epoch which is left early ends, too."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, call: Callable[[], None], *, before: EpochEnds | None = None) -> None:
         self.call = call
         self._in_hand = 0
-        self._calls = 0
         self._changed = threading.Condition()
+        self._calling: threading.Lock = before._calling if before else threading.Lock()
+        self._calls: list[int] = before._calls if before else [0]
 
     def taken(self) -> None:
         """Note that a producer begins an item."""
@@ -36,11 +37,11 @@ class EpochEnds:
     def end_before(self, epoch: int) -> None:
         """Wait for the other producers, and call once for each epoch before `epoch` whose end was
         not called. Raise what the call raises."""
-        with self._changed:
-            with waiting(INPUT):
-                self._changed.wait_for(lambda: not self._in_hand)
-            while self._calls < epoch:
-                self._calls += 1
+        with self._changed, waiting(INPUT):
+            self._changed.wait_for(lambda: not self._in_hand)
+        with self._calling:
+            while self._calls[0] < epoch:
+                self._calls[0] += 1
                 self.call()
 
 
@@ -50,9 +51,12 @@ def changes_by_epoch(data: Any) -> bool:
     return own is not None and not getattr(own, "__module__", "").startswith("keras.")
 
 
-def epoch_ends_of(data: Any, options: FeedOptions) -> EpochEnds | None:
-    """Return the ends of the epochs of `data`, or None if nothing happens there. Raise OptionError
-    where the copies of a data set would no longer be the same."""
+def epoch_ends_of(
+    data: Any, options: FeedOptions, *, before: EpochEnds | None = None
+) -> EpochEnds | None:
+    """Return the ends of the epochs of `data`, or None if nothing happens there; `before` are those
+    of another feed. Raise OptionError where the copies of a data set would no longer be the
+    same."""
     if not changes_by_epoch(data):
         return None
     copies = {
@@ -65,7 +69,7 @@ def epoch_ends_of(data: Any, options: FeedOptions) -> EpochEnds | None:
             "its copies elsewhere would not change alike. Where it only shuffles, leave it out: "
             "let the source return single records, and set batch_size= and shuffle=True"
         )
-    return EpochEnds(data.on_epoch_end)
+    return EpochEnds(data.on_epoch_end, before=before)
 
 
 def refuse_state_of(source: Any) -> None:

@@ -46,7 +46,7 @@ class IndexedSource(TicketedSource):
         self._numbers: Iterator[int] = iter(())
         self._claim: Claim | None = None
         self._batches = 0  # of an epoch, where they are claimed
-        self.ends = ends or epoch_ends_of(data, options)
+        self.ends = epoch_ends_of(data, options, before=ends)
         if not self._length:
             raise OptionError(
                 "the source is empty: it must have at least one record, its len() is 0"

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.errors import FeedWarning, SpecError
-from fastfeed.source.reused_memory import array_of, arrays_in, attributes_of
+from fastfeed.source.reused_memory import array_of, arrays_in, attributes_of, is_writable
 from fastfeed.source.stream_comparison import COMPARED_ELEMENTS
 
 BUFFERS = (bytearray, memoryview, array.array)
@@ -93,7 +93,13 @@ def _digest(record: Any) -> int | None:
     try:
         leaves = leaves_of(structure_of(record), record) or [record]
         parts = [one for leaf in leaves for one in (leaf, *attributes_of(leaf))]
-        for one in (np.asarray(part) for part in parts if _is_plain(part)):
+        for part in parts:
+            if _is_plain(part):
+                one = np.asarray(part)
+            elif is_writable(part):  # such as a structure of ctypes
+                one = np.frombuffer(part, np.uint8)
+            else:
+                continue
             sample = one.reshape(-1)[:: one.size // COMPARED_ELEMENTS | 1]
             found = zlib.crc32(sample.tobytes(), found)
     except Exception:  # of the user's classes

@@ -7,6 +7,7 @@ import contextlib
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
@@ -90,11 +91,29 @@ def arrays_in(value: Any, seen: set[int] | None = None) -> Iterator[Any]:
 
 
 def attributes_of(value: Any) -> list[Any]:
-    """Return what an object of a plain class holds, without a call of its code."""
+    """Return what an object of a plain class holds, without a call of its code: the values of its
+    dict, and of the slots that are set."""
+    found: list[Any] = []
+    with contextlib.suppress(AttributeError):
+        found += object.__getattribute__(value, "__dict__").values()
+    for own in map(vars, type(value).__mro__):
+        # What is made anew by code of its own, such as a path, notes its text in a slot.
+        for slot in own.values() if "__slots__" in own and "__reduce__" not in own else ():
+            with contextlib.suppress(AttributeError):
+                if type(slot) is MemberDescriptorType:
+                    found.append(slot.__get__(value))
+    return found
+
+
+def is_writable(value: Any) -> bool:
+    """Return True for memory that its owner may fill again: an array, a row of one, or another
+    buffer that is not read-only. An np.memmap that is only read is none."""
+    if isinstance(value, (np.ndarray, np.void)):
+        return not (isinstance(value, np.memmap) and value.mode == "r")
     try:
-        return list(object.__getattribute__(value, "__dict__").values())
-    except AttributeError:
-        return []
+        return not memoryview(value).readonly
+    except Exception:  # it is no buffer, or one that was released
+        return False
 
 
 def _is_plain(leaf: Any) -> bool:
@@ -105,10 +124,15 @@ def _is_plain(leaf: Any) -> bool:
 
 
 def array_of(leaf: Any) -> Array | None:
-    """Return the memory of an array, or of a tensor of PyTorch on the CPU; None for others."""
-    if type(leaf).__module__ == "torch":
-        with contextlib.suppress(Exception):  # on a device, sparse, or of a dtype that NumPy lacks
+    """Return the memory of an array, of a memoryview, or of a tensor of PyTorch on the CPU; None
+    for others."""
+    with contextlib.suppress(Exception):  # on a device, sparse, or of a dtype that NumPy lacks
+        if type(leaf).__module__ == "torch":
             leaf = leaf.detach().numpy()
+        elif type(leaf) is memoryview:
+            leaf = np.frombuffer(leaf, np.uint8)
+        elif isinstance(leaf, np.ndarray) and is_writable(leaf):
+            leaf = np.asarray(leaf)
     return leaf if _is_plain(leaf) else None
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, FeedWarning, SpecError
+from fastfeed.source.record_watch import RefilledItem
 
 
 def one_dict() -> Iterator[dict[str, Any]]:
@@ -108,6 +111,42 @@ def test_records_of_a_plain_class_are_refused(options: dict[str, Any]) -> None:
         batches_of(one_example(), records=True, transform=number_of, **options)
 
 
+class Parsed:
+    """A record with slots, of which one is not set."""
+
+    __slots__ = ("_other", "number")
+
+
+class Sentence(Parsed):
+    """A record with the slots of another class, and none of its own."""
+
+    __slots__ = ()
+
+
+class Header(ctypes.Structure):
+    """A record that a library of C fills."""
+
+    _fields_ = [("number", ctypes.c_int32)]  # as ctypes wants it
+
+
+class Word(ctypes.Union):
+    """Another one."""
+
+    _fields_ = [("number", ctypes.c_int32), ("bytes", ctypes.c_uint8 * 4)]
+
+
+@pytest.mark.parametrize("kind", [Parsed, Sentence, Header, Word])
+def test_records_with_slots_and_of_ctypes_are_refused(kind: Any) -> None:
+    def records() -> Iterator[Any]:
+        one = kind()
+        for number in range(64):
+            one.number = number
+            yield one
+
+    with pytest.raises(SpecError, match="fills one object again for each record"):
+        batches_of(records(), records=True, transform=number_of)
+
+
 def filled_again(kind: str) -> Iterator[Any]:
     start = {"dict": {"n": 0}, "list": [0], "object": Example(0), "array": array("l", [0])}
     one: Any = start[kind]
@@ -140,6 +179,13 @@ def test_one_object_that_stays_what_it_is_may_come_again() -> None:
     for one in stays:
         with FeedRunner(iter([one] * 16), transform=row_of, threads=2) as runner:
             assert [int(batch[0]) for batch in runner] == [1] * 16
+
+
+def test_a_path_that_notes_its_text_may_come_again() -> None:
+    path, watch = Path("images") / "1.png", RefilledItem()
+    for number in (1, 2):
+        watch.refuse(path, number)
+        assert str(path)
 
 
 @pytest.mark.parametrize("make", [one_dict, one_array, two_arrays])

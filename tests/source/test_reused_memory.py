@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import queue
 import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -255,6 +257,43 @@ def test_what_is_sent_to_workers_holds_no_array_that_the_source_fills(name: str)
     assert not array.any()
 
 
+def mapped(folder: Path, mode: Any = "r+") -> Any:
+    path = folder / "map"
+    path.write_bytes(bytes(4))
+    return np.memmap(path, np.uint8, mode)
+
+
+MEMORY: dict[str, Callable[[Path], Any]] = {
+    "map": mapped,
+    "recarray": lambda _: np.zeros(4, np.uint8).view(np.recarray),
+    "view": lambda _: memoryview(bytearray(4)),
+    "ctypes": lambda _: (ctypes.c_uint8 * 4)(),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_what_is_sent_to_workers_is_no_memory_that_the_source_fills(
+    name: str, tmp_path: Path
+) -> None:
+    one = MEMORY[name](tmp_path)
+    sent = own_payload({"x": one})["x"]
+    one[0] = 7
+    assert type(sent) is (bytes if name == "view" else type(one))
+    assert bytes(sent) == bytes(4)
+
+
+def test_a_row_and_the_objects_of_an_array_are_sent_as_they_were() -> None:
+    table, objects = np.zeros(2, "u1,u1"), np.array([{"n": 0}, None])
+    row, copied = own_payload((table[0], objects))
+    table["f0"], objects[0]["n"] = 7, 7
+    assert row["f0"] == 0 and copied[0] == {"n": 0}
+
+
+def test_a_file_that_nobody_writes_is_sent_without_a_copy(tmp_path: Path) -> None:
+    part = mapped(tmp_path, "r")[1:3]
+    assert own_payload(part) is part
+
+
 def test_objects_that_hold_each_other_are_sent_once() -> None:
     one, two = Sample(np.zeros(2), []), Plain()
     one.y.append(two)
@@ -319,6 +358,28 @@ def test_any_leaf_that_several_threads_read_is_refused(kind: Any) -> None:
 
     with (
         FeedRunner(Again(), transform=lambda record: np.zeros(4), threads=3) as runner,
+        pytest.raises(SpecError, match="has the memory of an earlier batch"),
+    ):
+        list(runner)
+
+
+@pytest.mark.parametrize("name", ["map", "view"])
+def test_new_views_of_one_memory_that_several_threads_read_are_refused(
+    name: str, tmp_path: Path
+) -> None:
+    def views() -> Iterator[Any]:
+        memory, given = MEMORY[name](tmp_path), []
+        for number in range(8):
+            memory[0] = number
+            given.append(memory[:2])
+            yield given[-1]
+
+    class Views:
+        def __iter__(self) -> Iterator[Any]:
+            return views()
+
+    with (
+        FeedRunner(Views(), transform=lambda view: np.zeros(4), threads=3) as runner,
         pytest.raises(SpecError, match="has the memory of an earlier batch"),
     ):
         list(runner)

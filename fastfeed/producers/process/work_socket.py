@@ -20,6 +20,7 @@ from fastfeed.producers.inbox import Inbox
 from fastfeed.producers.process.ship import pack, unpack_from
 from fastfeed.ring.memory import Segment, receive
 from fastfeed.ring.writer import Stopped
+from fastfeed.source.reused_memory import is_writable
 
 REQUEST = struct.Struct("<I")  # number of items wanted
 # b"I": so many items (ticket, epoch, payload, number) follow. b"F": they lie in the descriptor, in
@@ -139,7 +140,11 @@ def own_payload(payload: Any, copies: dict[int, Any] | None = None) -> Any:
     if kind in (list, tuple):
         plain = set(map(type, payload)) <= PLAIN_PARTS
         return kind(payload if plain else [own_payload(part, copies) for part in payload])
-    if kind in (bytearray, array, np.ndarray):
+    if kind is np.ndarray and (
+        not payload.dtype.hasobject or set(map(type, payload.flat)) <= PLAIN_PARTS
+    ):
+        return copy(payload)
+    if kind in (bytearray, array):
         return copy(payload)
     if kind.__module__ == "torch" and kind.__name__ == "Tensor":
         return payload.clone()
@@ -147,8 +152,10 @@ def own_payload(payload: Any, copies: dict[int, Any] | None = None) -> Any:
         found = copy(payload)
         found.update((key, own_payload(part, copies)) for key, part in payload.items())
         return found
-    if fields_of(kind) or _is_plain(kind):
-        with contextlib.suppress(Exception):  # such as a lock: `pack` raises the better error
+    with contextlib.suppress(Exception):  # such as a lock: `pack` raises the better error
+        if kind is memoryview:
+            return payload.tobytes()  # as the pickler sends it
+        if fields_of(kind) or _is_plain(kind) or is_writable(payload):
             return deepcopy(payload, copies)
     return payload
 

@@ -45,21 +45,26 @@ OF_ONE_RANK = ("rank", "world", "remainder")  # in the fingerprint of a stream
 SOURCE_NAMES = {IndexedSource: "indexable", SharedSource: "iterable", CallableSource: "callable"}
 
 
-def seed_of(options: FeedOptions, *, indexed: bool) -> int:
-    """Return the root seed: all ranks of a job that share out its batches have the same one.
-
-    Raise OptionError if they would each draw another order of records that are read by index.
-    """
+def seed_of(options: FeedOptions) -> int:
+    """Return the root seed: all ranks of a job that share out its batches have the same one."""
     if options.seed is not None:
         return int(options.seed)
-    if indexed and options.shuffle is True and options.place[1] > 1:
-        raise OptionError(
-            "shard= with shuffle=True: must have a seed=, the same one in each rank, got none. "
-            "Each rank would draw another order, and some records would be read twice, others never"
-        )
     if options.stealing:
         return ShardAddress.parse(str(options.shard)).seed
     return int(SeedSequence().generate_state(1)[0])
+
+
+def refuse_own_orders(options: FeedOptions, source: Source, *, resumed: bool) -> None:
+    """Raise OptionError if ranks without a common seed would each draw another order of records
+    that are read by index. A run that is `resumed` has the seed of its state."""
+    drawn = options.shuffle is True or isinstance(options.sampler, FIXED_SAMPLERS)
+    known = options.seed is not None or resumed or options.place[1] == 1
+    if drawn and source.reader.indexed and not known:
+        raise OptionError(
+            "shard= with shuffle=True or a sampler: must have a seed=, the same one in each rank, "
+            "got none. Each rank would draw another order, and some records would be read twice, "
+            "others never"
+        )
 
 
 def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str, Any]:

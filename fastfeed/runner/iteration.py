@@ -75,9 +75,9 @@ class Turns:
         changed = [k for k in now if now[k] != before.get(k, now[k]) and now[k] == now[k]]
         if changed and getattr(source, "ends", None) is None:
             warnings.warn(
-                f"{', '.join(changed)} of {type(data).__name__} was changed between two loops, and "
-                "the copies in worker processes keep what they have: use threads= without "
-                "processes=, change it in an on_epoch_end, or make a new FeedRunner",
+                f"{', '.join(changed)} of {type(data).__name__} was changed, or replaced, between "
+                "two loops, and the copies in worker processes keep what they have: use threads= "
+                "without processes=, change it in an on_epoch_end, or make a new FeedRunner",
                 FeedWarning,
                 stacklevel=4,
             )

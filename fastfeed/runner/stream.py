@@ -28,6 +28,7 @@ from fastfeed.producers.process.supervisor import SharedWorkers
 from fastfeed.runner.checkpoint import (
     fingerprint,
     merged_state,
+    refuse_own_orders,
     resume_from,
     seed_of,
     state_of,
@@ -108,7 +109,7 @@ class Stream:
                 "Pad(lengths=True): must be single records (records=True, batch_size=32), got "
                 "batches"
             )
-        self.seed = seed_of(options, indexed=self.source.reader.indexed)
+        self.seed = seed_of(options)
         self.feed: Feed | None = None
         self._given = source
         self.stopped = False
@@ -473,6 +474,7 @@ class Stream:
         *,
         workers: SharedWorkers | None = None,
     ) -> Feed:
+        refuse_own_orders(self.options, self.source, resumed=self.resumed)
         with self.resizing:
             self._choose()
             workers = workers or SharedWorkers()
@@ -484,8 +486,7 @@ class Stream:
                 _warn_of_idle_producers(self.source, self.options)
             feed.warnings.share(self._given_warnings)
             self.feed = feed
-            # The threads of a forgotten runner must end: they hold the feed, never the runner or
-            # this stream.
+            # The threads of a forgotten runner end: they hold the feed, never this stream.
             finalizer = Finalizer(feed)
             self._finalizer = weakref.finalize(self, finalizer.run)
             feed.call_on_failure(releasing(finalizer))

@@ -22,6 +22,10 @@ class EpochEnds:
         self._changed = threading.Condition()
         self._calling: threading.Lock = before._calling if before else threading.Lock()
         self._calls: list[int] = before._calls if before else [0]
+        self._feeds: list[int] = before._feeds if before else [0]
+        with self._calling:  # a call of the feed before is over, and it makes no more
+            self._feeds[0] += 1
+            self._number = self._feeds[0]
 
     def taken(self) -> None:
         """Note that a producer begins an item."""
@@ -40,9 +44,9 @@ class EpochEnds:
         with self._changed, waiting(INPUT):
             self._changed.wait_for(lambda: not self._in_hand)
         with self._calling:
-            while self._calls[0] < epoch:
-                self._calls[0] += 1
+            while self._number == self._feeds[0] and self._calls[0] < epoch:
                 self.call()
+                self._calls[0] += 1
 
 
 def changes_by_epoch(data: Any) -> bool:

@@ -38,13 +38,30 @@ def refused(source: Any, **options: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("drawn", [{"shuffle": True}, {"sampler": Weighted([1.0] * 10)}])
+def test_ranks_without_a_common_seed(drawn: dict[str, Any]) -> None:
+    """Each would draw another order; a run that goes on has the seed of its state."""
+    options = {"batch_size": 2, "shard": Shard(0, 2, "drop"), **drawn}
+    with (
+        FeedRunner(range(10), **options) as runner,
+        pytest.raises(OptionError, match="the same one in each rank"),
+    ):
+        next(iter(runner))
+    with FeedRunner(range(10), seed=5, **options) as runner:
+        batches = iter(runner)
+        first, state = next(batches), runner.state()
+        rest = [batch.tolist() for batch in batches]
+    with FeedRunner(range(10), **options).restore(state) as runner:
+        assert [batch.tolist() for batch in runner] == rest
+    assert len(first) == 2
+
+
 def test_records_that_cannot_be_divided() -> None:
     assert "must be 0 to 2 in a world of 3, got (3, 3)" in refused(range(10), shard=(3, 3))
     assert "two integers" in refused(range(10), shard="01")
     assert all(
         word in refused(range(10), shard=(0, 3)) for word in ('remainder="drop"', 'remainder="pad"')
     )
-    assert "the same one in each rank" in refused(range(10), shard=(0, 2), shuffle=True)
     assert "use fewer ranks" in refused(range(2), shard=Shard(0, 3, "drop"))
     assert 'remainder="drop"' in refused(Readable(lambda: chunks(10, 2)), shard=(0, 3))
     assert 'remainder="drop"' in refused(Readable(lambda: chunks(10, 2)), shard=Shard(0, 3, "pad"))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, Mix, OptionError, ProducerError, StateError
+from fastfeed.source.epoch_ends import EpochEnds
 from tests.helpers.feeds import Broken
 from tests.helpers.streams import LIMIT_S
 
@@ -258,6 +259,46 @@ def test_what_cannot_be_sent(source: Any, match: str) -> None:
 def test_a_call_that_fails_ends_the_feed(producers: Any) -> None:
     with pytest.raises(ProducerError, match="Broken: the index is gone"):
         list(epochs_of(Failing(), **producers))
+
+
+def test_an_end_that_failed_is_called_again() -> None:
+    ends: list[int] = []
+
+    def call() -> None:
+        ends.append(len(ends))
+        if len(ends) == 1:
+            raise Broken
+
+    first = EpochEnds(call)
+    with pytest.raises(Broken):
+        first.end_before(1)
+    second = EpochEnds(call, before=first)
+    second.end_before(1)
+    second.end_before(1)
+    assert len(ends) == 2
+
+
+def test_the_next_feed_waits_for_an_end_that_runs_and_makes_the_others() -> None:
+    begun, goes_on, ends = threading.Event(), threading.Event(), list[str]()
+
+    def call() -> None:
+        begun.set()
+        assert goes_on.wait(LIMIT_S)
+        ends.append(threading.current_thread().name)
+
+    first = EpochEnds(call)
+    old = threading.Thread(target=first.end_before, args=(2,), name="old")
+    old.start()
+    assert begun.wait(LIMIT_S)
+    made: list[EpochEnds] = []
+    new = threading.Thread(target=lambda: made.append(EpochEnds(call, before=first)), name="new")
+    new.start()
+    assert not made
+    goes_on.set()
+    old.join(LIMIT_S)
+    new.join(LIMIT_S)
+    made[0].end_before(2)
+    assert len(ends) == 2
 
 
 @pytest.mark.parametrize(

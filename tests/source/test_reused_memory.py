@@ -282,6 +282,17 @@ def test_what_is_sent_to_workers_is_no_memory_that_the_source_fills(
     assert bytes(sent) == bytes(4)
 
 
+def test_views_within_objects_and_arrays_are_sent_as_they_were() -> None:
+    buffer = bytearray(4)
+    row = np.zeros(2)
+    objects = np.empty(2, object)
+    objects[0], objects[1] = memoryview(buffer), [row]
+    sent = own_payload((Pair(memoryview(buffer), row), objects))
+    buffer[:], row[:] = b"7777", 7
+    assert sent[0].x == bytes(4) and not sent[0].y.any()
+    assert sent[1][0] == bytes(4) and not sent[1][1][0].any()
+
+
 def test_a_row_and_the_objects_of_an_array_are_sent_as_they_were() -> None:
     table, objects = np.zeros(2, "u1,u1"), np.array([{"n": 0}, None])
     row, copied = own_payload((table[0], objects))

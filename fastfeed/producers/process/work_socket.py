@@ -20,7 +20,7 @@ from fastfeed.producers.inbox import Inbox
 from fastfeed.producers.process.ship import pack, unpack_from
 from fastfeed.ring.memory import Segment, receive
 from fastfeed.ring.writer import Stopped
-from fastfeed.source.reused_memory import is_writable
+from fastfeed.source.reused_memory import arrays_in, attributes_of, is_writable
 
 REQUEST = struct.Struct("<I")  # number of items wanted
 # b"I": so many items (ticket, epoch, payload, number) follow. b"F": they lie in the descriptor, in
@@ -140,23 +140,38 @@ def own_payload(payload: Any, copies: dict[int, Any] | None = None) -> Any:
     if kind in (list, tuple):
         plain = set(map(type, payload)) <= PLAIN_PARTS
         return kind(payload if plain else [own_payload(part, copies) for part in payload])
-    if kind is np.ndarray and (
-        not payload.dtype.hasobject or set(map(type, payload.flat)) <= PLAIN_PARTS
-    ):
+    if kind in (bytearray, array) or (kind is np.ndarray and payload.dtype.kind != "O"):
         return copy(payload)
-    if kind in (bytearray, array):
-        return copy(payload)
+    if kind is np.ndarray:
+        return _own_objects(payload, copies)
     if kind.__module__ == "torch" and kind.__name__ == "Tensor":
         return payload.clone()
     if isinstance(payload, dict):
         found = copy(payload)
         found.update((key, own_payload(part, copies)) for key, part in payload.items())
         return found
+    if kind is memoryview:
+        return payload.tobytes()  # as the pickler sends it
+    return _own_object(payload, copies)
+
+
+def _own_objects(payload: np.ndarray[Any, Any], copies: dict[int, Any]) -> Any:
+    found = copy(payload)
+    if not set(map(type, payload.flat)) <= PLAIN_PARTS:
+        for at in np.ndindex(payload.shape):
+            found[at] = own_payload(payload[at], copies)
+    return found
+
+
+def _own_object(payload: Any, copies: dict[int, Any]) -> Any:
+    if not (fields_of(type(payload)) or _is_plain(type(payload)) or is_writable(payload)):
+        return payload
     with contextlib.suppress(Exception):  # such as a lock: `pack` raises the better error
-        if kind is memoryview:
-            return payload.tobytes()  # as the pickler sends it
-        if fields_of(kind) or _is_plain(kind) or is_writable(payload):
-            return deepcopy(payload, copies)
+        for leaf in arrays_in(payload):
+            for part in (leaf, *attributes_of(leaf)):
+                if type(part) is memoryview:  # which `deepcopy` cannot copy
+                    copies[id(part)] = part.tobytes()
+        return deepcopy(payload, copies)
     return payload
 
 

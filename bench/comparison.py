@@ -458,23 +458,32 @@ def profiler_facts(document: dict[str, Any]) -> dict[str, Any]:
     """What the text about the profilers says in figures."""
     rows, versions = document["rows"], document["versions"]
     return {
-        "table": profiler_table(document),
-        "errors": profiler_errors(document),
+        **common_facts(document),
         "losses": profiler_losses(document),
         "kinds": profiler_kinds(document),
-        "not_run": "; ".join(f"{what} ({why})" for what, why in document["not_run"].items()),
         "scripts": len({row["script"] for row in rows}),
         "of_scripts": sum(label.framework == "torch" for label in LABELS.values()),
-        "rows": len(rows),
-        "limited": sum(row["limited"] for row in rows),
         "close": sum(not row["clear"] for row in rows),
         "least": f"{100 * document['plan']['limited']:g} %",
         "between": " to ".join(f"{100 * share:g}" for share in document["plan"]["close"]),
-        "seconds": f"{document['plan']['watched']:g}",
         "from": {tool: f"{100 * share:g} %" for tool, share in document["plan"]["from"].items()},
         "cores": document["machine"]["cores"],
-        "at": document["machine"]["at"].split()[0],
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+
+
+def common_facts(document: dict[str, Any]) -> dict[str, Any]:
+    """What the text about the profilers says of both kinds of scripts."""
+    rows = document["rows"]
+    return {
+        "table": profiler_table(document),
+        "errors": profiler_errors(document),
+        "shares": profiler_shares(document),
+        "not_run": "; ".join(f"{what} ({why})" for what, why in document["not_run"].items()),
+        "rows": len(rows),
+        "limited": sum(row["limited"] for row in rows),
+        "seconds": f"{document['plan']['watched']:g}",
+        "at": document["machine"]["at"].split()[0],
     }
 
 
@@ -486,21 +495,6 @@ def profiler_shares(document: dict[str, Any]) -> str:
         near = [abs(share - max(0.0, lost)) <= NEAR for share, lost in told if share is not None]
         found.append(f"{tool} {sum(near)} of {len(near)}")
     return ", ".join(found)
-
-
-def public_facts(document: dict[str, Any]) -> dict[str, Any]:
-    """What the text about the profilers on public scripts says in figures."""
-    rows, left = document["rows"], document["not_run"]
-    return {
-        "table": profiler_table(document),
-        "errors": profiler_errors(document),
-        "shares": profiler_shares(document),
-        "rows": len(rows),
-        "limited": sum(row["limited"] for row in rows),
-        "seconds": f"{document['plan']['watched']:g}",
-        "not_run": ", ".join(f"`{name}`" for name in left),
-        "at": document["machine"]["at"].split()[0],
-    }
 
 
 def addresses(sources: dict[str, str]) -> str:
@@ -577,7 +571,7 @@ def page() -> str:
         at=features["at"],
         features={t["name"]: feature_table(t, sources) for t in features["tables"]},
         profilers=profiler_facts(found[PROFILERS]),
-        public=public_facts(found[PUBLIC]),
+        public=common_facts(found[PUBLIC]),
         addresses=addresses(sources),
     )
 

@@ -58,13 +58,9 @@ def table(document: dict[str, Any]) -> str:
     """Return the table of docs/jobs.md."""
     lines = ["| producers | share of a core |", "|---|---|"]
     for name, shares in document["shares"].items():
-        middle, low, high = (100 * one for one in (statistics.median(shares), *_ends(shares)))
-        lines.append(f"| {name} | {middle:.2f} % ({low:.2f} to {high:.2f}) |")
+        found = [100 * one for one in (statistics.median(shares), min(shares), max(shares))]
+        lines.append("| {} | {:.2f} % ({:.2f} to {:.2f}) |".format(name, *found))
     return "\n".join(lines)
-
-
-def _ends(values: list[float]) -> tuple[float, float]:
-    return min(values), max(values)
 
 
 def main() -> None:

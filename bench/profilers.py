@@ -219,25 +219,32 @@ def scored(row: dict[str, Any], *, free: list[float]) -> dict[str, Any]:
     return {**row, "lost": lost, "limited": limited, "clear": clear, "tools": tools}
 
 
+def begun(
+    kind: str, *, watched: float, not_run: dict[str, str]
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the tools that are installed, and a document without rows."""
+    there = {one.metadata["Name"].lower() for one in metadata.distributions()}
+    tools = [tool for tool, package in PACKAGES.items() if package in there | {"fastfeed"}]
+    known = {tool: PACKAGES[tool] for tool in tools} | {"torch": "torch"}
+    return tools, {
+        "schema": SCHEMA,
+        "kind": kind,
+        "plan": {"watched": watched, "limited": LIMITED, "close": CLOSE, "from": REPORTED},
+        "machine": machine(),
+        "versions": {name: metadata.version(package) for name, package in known.items()},
+        "not_installed": sorted(set(PACKAGES) - set(tools)),
+        "not_run": not_run,
+        "rows": [],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.profilers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="scripts; all, if none is named")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a run, from its first step")
     parser.add_argument("--output", type=Path, default=Path("build/profilers"))
     given = parser.parse_args()
-    there = {one.metadata["Name"].lower() for one in metadata.distributions()}
-    tools = [tool for tool, package in PACKAGES.items() if package in there | {"fastfeed"}]
-    known = {tool: PACKAGES[tool] for tool in tools} | {"torch": "torch"}
-    document = {
-        "schema": SCHEMA,
-        "kind": KIND,
-        "plan": {"watched": given.seconds, "limited": LIMITED, "close": CLOSE, "from": REPORTED},
-        "machine": machine(),
-        "versions": {name: metadata.version(package) for name, package in known.items()},
-        "not_installed": sorted(set(PACKAGES) - set(tools)),
-        "not_run": NOT_RUN,
-        "rows": [],
-    }
+    tools, document = begun(KIND, watched=given.seconds, not_run=NOT_RUN)
     for name in given.names or NAMES:
         document["rows"] += measured(name, seconds=given.seconds, tools=tools)
         write(document, given.output)

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.metric_learning import spread
 from bench.report import wrapped
 from bench.results import SCHEMA, machine, read, write
 from fastfeed import FeedRunner, Remote, Worker
@@ -283,7 +284,7 @@ def table(document: dict[str, Any]) -> str:
     found = {**document["parts"]["large"], **document["parts"]["small"]}
     for size in SIZES:
         rates = [found[size].get(peer) for peer in peers]
-        lines.append([size, *(_spread(one) if one else "" for one in rates)])
+        lines.append([size, *(spread(one) if one else "" for one in rates)])
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
     known, rounds = document["versions"], document["plan"]["rounds"]
     versions = ", ".join(f"{name} {version}" for name, version in known.items())
@@ -311,15 +312,6 @@ def promises(document: dict[str, Any]) -> str:
         f"{last} producers that wait 20 ms for a batch, and a step of 5 ms.",
     )
     return "\n".join(wrapped(f"- {item}") for item in items)
-
-
-def _spread(values: list[float]) -> str:
-    middle, low, high = (f"{one:,.0f}" for one in (statistics.median(values), *_ends(values)))
-    return f"{middle} ({low} to {high})"
-
-
-def _ends(values: list[float]) -> tuple[float, float]:
-    return min(values), max(values)
 
 
 def main() -> None:

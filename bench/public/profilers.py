@@ -19,17 +19,14 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from bench.profilers import (
     BIN,
-    CLOSE,
     LIMITED,
-    PACKAGES,
-    REPORTED,
     answer,
+    begun,
     of_fastfeed,
     of_gpuprof,
     of_traceml,
@@ -41,7 +38,7 @@ from bench.public.prepare import Prepared, Unprepared, prepare
 from bench.public.recipe import FOURTH_HELD, TEST, Recipe, Variant
 from bench.public.recipes import HALVES, RECIPES
 from bench.public.runs import START_S, Disturbed, RunFailed, diagnose, execute
-from bench.results import SCHEMA, machine, write
+from bench.results import write
 from bench.scenarios_runs import Failed
 
 KIND = "public_profilers"
@@ -200,10 +197,10 @@ def by_traceml(ready: Prepared, seconds: float) -> dict[str, Any]:
     code, said, _ = execute(command, ready, seconds + 2 * START_S)
     summary = next(ready.folder.glob("logs/*/final_summary.json"), None)
     if summary is None or code:
-        last = [said]
+        last = [f"exit {code}: {said}"]
         for log in ready.folder.glob("logs/**/training.stderr.log"):
             last += [line.strip() for line in log.read_text().splitlines() if ERROR.match(line)]
-        raise Failed(f"exit {code}: {last[-1]}")
+        raise Failed(last[-1])
     return of_traceml(json.loads(summary.read_text()))
 
 
@@ -243,7 +240,7 @@ def watched(recipe: Recipe, tool: str, given: argparse.Namespace) -> dict[str, A
 
 def told(error: Exception) -> str:
     """Return the text of an error without paths of this machine."""
-    return re.sub(r"/\S*/", "", f"{type(error).__name__}: {error}")
+    return re.sub(r"/\S*/", "", str(error))
 
 
 def measured(recipe: Recipe, tools: list[str], given: argparse.Namespace) -> dict[str, Any]:
@@ -271,20 +268,11 @@ def main() -> None:
     parser.add_argument("--warmup", type=float, default=2.0, help="seconds that do not count")
     parser.add_argument("--watched", type=float, default=12.0, help="seconds under a tool")
     given = parser.parse_args()
+    unknown = set(given.names) - {recipe.name for recipe in chosen()}
+    if unknown:
+        parser.error(f"no such script: {', '.join(sorted(unknown))}")
     given.checkouts, given.work = given.checkouts.resolve(), given.output.resolve() / "work"
-    there = {one.metadata["Name"].lower() for one in metadata.distributions()}
-    tools = [tool for tool, package in PACKAGES.items() if package in there | {"fastfeed"}]
-    known = {tool: PACKAGES[tool] for tool in tools} | {"torch": "torch"}
-    document = {
-        "schema": SCHEMA,
-        "kind": KIND,
-        "plan": {"watched": given.watched, "limited": LIMITED, "close": CLOSE, "from": REPORTED},
-        "machine": machine(),
-        "versions": {name: metadata.version(package) for name, package in known.items()},
-        "not_installed": sorted(set(PACKAGES) - set(tools)),
-        "not_run": {},
-        "rows": [],
-    }
+    tools, document = begun(KIND, watched=given.watched, not_run={})
     for recipe in chosen():
         if given.names and recipe.name not in given.names:
             continue

@@ -55,7 +55,7 @@ def produced_dtype(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
 def cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any], *, where: str) -> np.ndarray[Any, Any]:
     """Return numbers in another dtype. Raise SpecError if integers or bools would have other
     values."""
-    if not is_integral(dtype):
+    if not _is_integral(dtype):
         return array.astype(dtype)
     with np.errstate(invalid="ignore"):
         found = array.astype(dtype)
@@ -69,7 +69,7 @@ def cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any], *, where: str) -> np
     return found
 
 
-def is_integral(dtype: np.dtype[Any]) -> bool:
+def _is_integral(dtype: np.dtype[Any]) -> bool:
     """Return True for integers, also those of ml_dtypes, and for bools."""
     return dtype.kind in "biu" or (dtype.kind == "V" and "int" in dtype.name)
 

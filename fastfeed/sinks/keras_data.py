@@ -71,7 +71,7 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         self._length_requested = False  # Keras read the length after its last batch
         self._error: FeedError | None = None  # kept alive until it has passed TensorFlow
         self._structure: Structure = None  # of the batches of the iterator
-        self._narrower: list[tuple[LeafSpec, np.dtype[Any] | None]] = []  # of their leaves
+        self._narrower: list[tuple[int, LeafSpec, np.dtype[Any]]] = []  # leaves to be cast
 
     @property
     def num_batches(self) -> int | None:
@@ -175,8 +175,11 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         """Return the next batch as Keras expects it, or None at the end."""
         if self._iterator is None:
             self._structure = _checked(self._iterations.spec)
-            parts = self._iterations.spec.leaves
-            self._narrower = [(leaf, _narrower(leaf.dtype)) for leaf in parts]
+            self._narrower = [
+                (number, leaf, dtype)
+                for number, leaf in enumerate(self._iterations.spec.leaves)
+                if (dtype := _narrower(leaf.dtype)) is not None
+            ]
             if isinstance(self, SizedKerasData) and self._iterations.length is None:
                 raise SpecError(
                     "collate= or batch_transform= returns more records than it gets, so that an "
@@ -188,9 +191,8 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         if batch is None:
             return None
         leaves = list(on_host(batch).leaves)
-        for number, (leaf, dtype) in enumerate(self._narrower):
-            if dtype is not None:
-                leaves[number] = cast(leaves[number], dtype, where=leaf.path)
+        for number, leaf, dtype in self._narrower:
+            leaves[number] = cast(leaves[number], dtype, where=leaf.path)
         return rebuild(self._structure, leaves)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.comparison import FIGURES, public_facts
+from bench.comparison import FIGURES, common_facts
 from bench.public.profilers import LINES, chosen, trace
 from bench.public.recipe import FOURTH_HELD, TEST
 from bench.public.recipes import HALVES
@@ -88,7 +88,7 @@ def test_scripts_are_held_out_and_train_from_an_input() -> None:
 
 def test_the_page_counts_what_is_in_the_document() -> None:
     document = read(FIGURES / "public_profilers.json")
-    facts = public_facts(document)
+    facts = common_facts(document)
     assert facts["rows"] == len(document["rows"])
     names = {row["script"] for row in document["rows"]} | set(document["not_run"])
     assert names == {recipe.name for recipe in chosen()}

@@ -110,7 +110,7 @@ def _workers_of(call: ast.Call) -> ast.expr:
 
 def _torch_import(file: SourceFile) -> tuple[Edit, ...]:
     """Return the edits that import torch for a whole file, behind what it imports of it."""
-    if torch_of(file):
+    if _torch_of(file):
         return ()
     imports = [one for one in file.tree.body if isinstance(one, ast.ImportFrom)]
     parts = [one for one in imports if f"{one.module}.".startswith(f"{TORCH}.") and not one.level]
@@ -120,7 +120,7 @@ def _torch_import(file: SourceFile) -> tuple[Edit, ...]:
     return (Edit(file.name, end, end, f"\nimport {TORCH}"),)
 
 
-def torch_of(file: SourceFile) -> str:
+def _torch_of(file: SourceFile) -> str:
     """Return the name of torch in a whole file; "" if it has none."""
     imports = [one for one in file.tree.body if isinstance(one, ast.Import)]
     names = [one for statement in imports for one in statement.names if one.name == TORCH]
@@ -250,5 +250,5 @@ def runner_of(call: ast.Call, file: SourceFile, *, processes: int) -> str:
         words.append(f"collate={given['collate_fn']}")
     # As a DataLoader, which draws its own: a script that seeds torch draws the same again.
     drawn = f", generator={given['generator']}" if "generator" in given else ""
-    words.append(f"seed=int({torch_of(file) or TORCH}.randint(2**62, (){drawn}))")
+    words.append(f"seed=int({_torch_of(file) or TORCH}.randint(2**62, (){drawn}))")
     return f"FeedRunner({', '.join(words)}, processes={processes}).torch()"

@@ -280,8 +280,11 @@ class Search:
         none of these changes gains: they may wait for cores that the step takes and does not use.
         Return what was tried."""
         makers = [one for one in self.candidates if one.proposal.makes and one.gain is not None]
-        refused = [one for one in makers if not f"{one.why} ".startswith((" ", IS_SLOWER, NO_GAIN))]
-        slow = [one.proposal for one in _best_first(makers) if one not in refused]
+        slow = [
+            one.proposal
+            for one in _best_first(makers)
+            if not one.why or one.why.startswith((IS_SLOWER, NO_GAIN))
+        ]
         room = slow[0].room if slow else None
         if room is None or any(not one.why and _gains(one) for one in makers):
             return []
